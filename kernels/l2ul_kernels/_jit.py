@@ -1,0 +1,79 @@
+"""How every kernel is compiled: one decorator, one switch for the on-disk cache, one lock around first compiles.
+
+- ``L2UL_CACHE=0`` turns on-disk caching off.
+- numba keys its cache by the file a kernel stands in, not by the files that kernel calls into. Here every file of the
+  package counts: editing any of them recompiles all kernels.
+- Processes that compile the same kernels at the same moment can corrupt numba's index (two signatures, one file name).
+  `ensure_compiled` lets one process at a time through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+
+CACHE = os.environ.get("L2UL_CACHE", "1") not in ("0", "false", "no", "off")
+
+_ready: set[Any] = set()
+_thread_lock = threading.RLock()
+
+
+def _package_stamp() -> tuple[int, int]:
+    """(newest change, total size) of the package's sources, in the form of numba's own per-file stamp."""
+    stats = [f.stat() for f in sorted(Path(__file__).parent.glob("*.py"))]
+    return max(s.st_mtime_ns for s in stats), sum(s.st_size for s in stats)
+
+
+_STAMP = _package_stamp()
+
+
+def kernel(parallel: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator of all kernels: releases the GIL, exact floating point, lazy signatures, cached on disk."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(nogil=True, parallel=parallel, cache=CACHE)(function)
+        with contextlib.suppress(AttributeError):  # numba's internals may move; then its own stamp applies
+            dispatcher._cache._cache_file._source_stamp = _STAMP
+        return dispatcher
+
+    return decorate
+
+
+def cache_folder(dispatcher: Any) -> Path | None:
+    """Where this kernel is cached, or None when caching is off."""
+    return Path(dispatcher._cache.cache_path) if CACHE and dispatcher._cache.cache_path else None
+
+
+@contextlib.contextmanager
+def _process_lock(folder: Path | None) -> Iterator[None]:
+    try:
+        import fcntl  # not on Windows, where first compiles are simply not serialised
+    except ImportError:
+        folder = None
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = open(folder / "l2ul_kernels.lock", "w")  # noqa: SIM115 - closed below, after the lock's scope
+    except OSError:  # a folder that cannot be written is one that numba does not write to either
+        yield
+        return
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def ensure_compiled(key: Any, dispatcher: Any, *empty: Any) -> None:
+    """The first time `key` is seen here, compile by a call on empty data, alone among threads and processes."""
+    if key in _ready:
+        return
+    with _thread_lock, _process_lock(cache_folder(dispatcher)):
+        dispatcher(*empty)
+        _ready.add(key)
