@@ -1,9 +1,9 @@
 """Compiled drivers: rows -> tiles -> cells, and what is made of the cells. No validation, no allocation, no exceptions.
 
 Arguments that describe a run travel together: `x` address of the first row, `stride` bytes between rows, `n` rows, `d`
-features, `t` partitions, `psi` seeds, `threes`/`twos`/`ones` how a partition's columns are grouped, `columns` and `centre`
-addresses made by Partitions, `scratch` address of one worker's memory, `limit` the largest usable magnitude (its type is
-the element type), `cell` a zero of the cell's type.
+features, `t` partitions, `psi` seeds, `threes`/`twos`/`ones` how a partition's columns are grouped, `columns` and
+`centre` addresses made by Partitions, `scratch` address of one worker's memory, `limit` the largest usable magnitude
+(its type is the element type), `cell` a zero of the cell's type.
 """
 
 from __future__ import annotations
@@ -13,24 +13,10 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from l2ul_kernels._emit import VECTOR_BYTES, R
 from l2ul_kernels._jit import kernel
-from l2ul_kernels._tile import (
-    VECTOR_BYTES,
-    R,
-    add,
-    count_bits,
-    fetch_add,
-    load_tile,
-    nearest,
-    nearest2,
-    nearest4,
-    prefetch,
-    read,
-    rows_in_cell,
-    size_of,
-    transpose16,
-    write,
-)
+from l2ul_kernels._memory import add, count_bits, fetch_add, prefetch, read, size_of, write
+from l2ul_kernels._tile import load_tile, nearest, nearest2, nearest4, rows_in_cell, transpose16
 
 #: Up to this psi a tile is counted by comparing all its rows with each cell at once, above it row by row
 #: (chosen with `l2ul bench kernels`, d = 3, where counting weighs most).
@@ -56,8 +42,10 @@ def _count(
             for j in range(1, psi):
                 add(counts + 8 * ((c * t + p) * psi + j), count_bits(rows_in_cell(here, j, limit) & mask))
         for row in range(0 if by_cell else rows):
-            c = np.int64(read(labels + 2 * row, np.uint16(0))) if n_classes > 1 else 0
-            add(counts + 8 * ((c * t + p) * psi + np.int64(read(here + row * size_of(cell), cell))), 1)
+            at = counts + 8 * (p * psi + np.int64(read(here + row * size_of(cell), cell)))
+            if n_classes > 1:
+                at += 8 * t * psi * np.int64(read(labels + 2 * row, np.uint16(0)))
+            add(at, 1)
 
 
 @kernel()
@@ -94,8 +82,9 @@ def _write(cells: int, rows: int, t: int, out: int, out_stride: int, limit: Any,
 
 @kernel()
 def _tile(
-    x: int, stride: int, rows: int, more: bool, d: int, t: int, psi: int, threes: int, twos: int, ones: int, columns: int,
-    centre: int, scratch: int, limit: Any, cell: Any, out: int, out_stride: int, labels: int, n_classes: int, counts: int,
+    x: int, stride: int, rows: int, more: bool, d: int, t: int, psi: int, threes: int, twos: int, ones: int,
+    columns: int, centre: int, scratch: int, limit: Any, cell: Any, out: int, out_stride: int, labels: int,
+    n_classes: int, counts: int,
 ) -> int:  # fmt: skip
     """One tile of `rows` rows through all partitions. Scratch: class masks, cells (t, TILE), the transposed rows."""
     tile_rows = R * VECTOR_BYTES // size_of(limit)

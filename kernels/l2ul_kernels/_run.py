@@ -9,9 +9,9 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels._emit import tile_rows
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels._kernels import work, work_parallel
-from l2ul_kernels._tile import tile_rows
 from l2ul_kernels.partitions import LIMITS, Partitions, cell_dtype, group_columns, scratch_bytes
 from l2ul_kernels.threads import parallel_entry
 
@@ -115,5 +115,5 @@ def _unusable(X: NDArray[Any], tile: int, centre: NDArray[Any], first_row: int) 
         if not np.all(np.isfinite(X[row])):
             return f"row {first_row + row} of X has NaN or an infinity"
         if not np.all(np.abs(X[row] - centre) <= LIMITS[X.dtype]):
-            return f"row {first_row + row} of X has a value beyond {LIMITS[X.dtype]:g}, too large for {X.dtype} distances"
+            return f"row {first_row + row} of X has a value beyond {LIMITS[X.dtype]:g}, too large for {X.dtype}"
     raise AssertionError("the kernel reported a row that looks usable")

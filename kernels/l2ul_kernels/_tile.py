@@ -6,150 +6,30 @@ instead of psi. To run them at the speed of a matrix product, R vectors of W row
 as accumulators while a loop runs over the features. LLVM serialises such accumulators when they come from plain loops;
 emitted as vector phi nodes it keeps them, and lowers them to whatever the CPU has (AVX-512, AVX2, SSE2, NEON).
 
-A tile holds TILE = R * W rows, transposed to (d, TILE) so that rows lie in lanes. Three primitives, all on raw addresses:
+A tile holds TILE = R * W rows, transposed to (d, TILE) so that rows lie in lanes. The primitives work on raw addresses:
 
 - ``load_tile``     rows of X -> transposed, centred tile; reports values that are not usable numbers
-- ``nearest``       tile x one partition -> TILE cell numbers (one byte or two bytes each)
+- ``nearest``       tile x one partition -> TILE cell numbers of one or two bytes; nearest4, nearest2 for psi 4 and 2
+- ``rows_in_cell``  which rows of a tile lie in a cell, as a bit mask
 - ``transpose16``   16 x 16 bytes of cells, to turn (t, TILE) into rows of the (n, t) result
 
-Ties go to the lowest seed: every comparison is strict, decided by the sign of a difference (x - x is +0, and a difference
-of unequal numbers never rounds to zero), which keeps compares off the multiply units.
+Ties go to the lowest seed: every comparison is strict, decided by the sign of a difference (x - x is +0, and the
+difference of unequal numbers never rounds to zero), which keeps compares off the multiply units.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
-from numba.core.codegen import get_host_cpu_features
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-PTR = ir.PointerType()
+from l2ul_kernels._emit import I8, I32, I64, PTR, VECTOR_BYTES, Emit, R, tile_rows, transpose
 
 
-def _vector_bytes() -> int:
-    """Widest vector the compile target has: 64 (AVX-512), 32 (AVX) or 16 bytes (SSE2, NEON)."""
-    features = config.CPU_FEATURES if config.CPU_FEATURES is not None else get_host_cpu_features()
-    have = set(features.split(","))
-    if {"+avx512f", "+avx512bw", "+avx512vl"} <= have:
-        return 64
-    return 32 if {"+avx2", "+fma"} <= have else 16
-
-
-VECTOR_BYTES = _vector_bytes()
-#: Row vectors per tile. 4 x 3 accumulators + 3 broadcasts + 1 row fill the 16 registers of AVX2 (`l2ul bench kernels`).
-R = 4
-#: Columns per group: every psi - 1 >= 2 is a sum of threes and twos, so no column is ever padding.
-G = 3
-
-
-def tile_rows(itemsize: int) -> int:
-    """Rows per tile for items of 4 or 8 bytes."""
-    return R * VECTOR_BYTES // itemsize
-
-
-class _Emit:
-    """What every primitive needs: the builder, the element type and vectors of it."""
-
-    def __init__(self, builder: ir.IRBuilder, dtype: types.Type) -> None:
-        self.b = builder
-        self.itemsize = dtype.bitwidth // 8
-        self.lanes = VECTOR_BYTES // self.itemsize
-        self.scalar = ir.FloatType() if self.itemsize == 4 else ir.DoubleType()
-        self.vector = ir.VectorType(self.scalar, self.lanes)
-        self.int = ir.IntType(dtype.bitwidth)
-        self.ivector = ir.VectorType(self.int, self.lanes)
-
-    def const(self, value: int) -> ir.Constant:
-        return ir.Constant(I64, value)
-
-    def splat(self, value: ir.Value, vector: ir.VectorType | None = None) -> ir.Value:
-        vector = vector or self.vector
-        first = self.b.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, vector.count), [0] * vector.count)
-        return self.b.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
-
-    def isplat(self, value: int) -> ir.Constant:
-        return ir.Constant(self.ivector, [value] * self.lanes)
-
-    def at(self, base: ir.Value, index: ir.Value | int) -> ir.Value:
-        """Address of element `index` behind `base`."""
-        index = self.const(index) if isinstance(index, int) else index
-        return self.b.gep(base, [index], source_etype=self.scalar)
-
-    def load(self, address: ir.Value, typ: ir.Type) -> ir.Value:
-        return self.b.load(address, align=self.itemsize, typ=typ)
-
-    def shuffle(self, a: ir.Value, b: ir.Value, mask: list[int]) -> ir.Value:
-        return self.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(mask)), mask))
-
-    def minimum(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
-
-    def fma(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-        # fmuladd, not fma: without FMA hardware the latter is a library call per lane
-        name = f"llvm.fmuladd.v{self.lanes}f{self.itemsize * 8}"
-        function = cgutils.get_or_insert_function(
-            self.b.module, ir.FunctionType(self.vector, [self.vector] * 3), name
-        )
-        return self.b.call(function, [x, y, z])
-
-    def sign(self, x: ir.Value) -> ir.Value:
-        """All ones where x is negative, else zero, as integers."""
-        return self.b.ashr(self.b.bitcast(x, self.ivector), self.isplat(self.itemsize * 8 - 1))
-
-    def pick(self, mask: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
-        """Integer select by an all-ones mask. Bit logic, because blends compete with the multiply units."""
-        return self.b.xor(no, self.b.and_(mask, self.b.xor(no, yes)))
-
-
-# ------------------------------------------------------------------------------------------------- load and transpose
-
-
-def _transpose(e: _Emit, rows: list[ir.Value]) -> list[ir.Value]:
-    """W vectors of W elements -> their transpose: first inside 128-bit lanes, then whole lanes."""
-    width, per_lane = e.lanes, 16 // e.itemsize
-
-    def unpack(a: ir.Value, b: ir.Value, run: int, half: int) -> ir.Value:
-        # in every 128-bit lane: alternate runs of a and b, from the lane's low or high half
-        mask = []
-        for lane in range(0, width, per_lane):
-            for start in range(half * per_lane // 2, (half + 1) * per_lane // 2, run):
-                mask += [lane + start + i for i in range(run)] + [width + lane + start + i for i in range(run)]
-        return e.shuffle(a, b, mask)
-
-    if per_lane == 4:
-        low = [[unpack(rows[i], rows[i + 1], 1, h) for h in (0, 1)] for i in range(0, width, 2)]
-        lanes = [
-            [unpack(low[i][j // 2], low[i + 1][j // 2], 2, j % 2) for j in range(4)] for i in range(0, width // 2, 2)
-        ]
-    else:
-        lanes = [[unpack(rows[i], rows[i + 1], 1, h) for h in (0, 1)] for i in range(0, width, 2)]
-
-    def blocks(a: ir.Value, b: ir.Value, picks: list[int]) -> ir.Value:
-        return e.shuffle(a, b, [p * per_lane + i for p in picks for i in range(per_lane)])
-
-    out: list[ir.Value] = [None] * width
-    for j in range(per_lane):
-        v = [group[j] for group in lanes]
-        if len(v) == 2:
-            v = [blocks(v[0], v[1], [0, 2]), blocks(v[0], v[1], [1, 3])]
-        elif len(v) == 4:
-            low4, high4 = [0, 1, 4, 5], [2, 3, 6, 7]
-            p = [blocks(v[0], v[1], low4), blocks(v[2], v[3], low4)]
-            q = [blocks(v[0], v[1], high4), blocks(v[2], v[3], high4)]
-            even, odd = [0, 2, 4, 6], [1, 3, 5, 7]
-            v = [blocks(*p, even), blocks(*p, odd), blocks(*q, even), blocks(*q, odd)]
-        for lane, value in enumerate(v):
-            out[lane * per_lane + j] = value
-    return out
-
-
-def _masked_load(e: _Emit, address: ir.Value, mask: ir.Value) -> ir.Value:
+def _masked_load(e: Emit, address: ir.Value, mask: ir.Value) -> ir.Value:
     name = f"llvm.masked.load.v{e.lanes}f{e.itemsize * 8}.p0"
     signature = ir.FunctionType(e.vector, [PTR, I32, mask.type, e.vector])
     function = cgutils.get_or_insert_function(e.b.module, signature, name)
@@ -165,7 +45,7 @@ def load_tile(typingctx: Any, tile: Any, x: Any, stride: Any, last: Any, d: Any,
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = _Emit(builder, signature.args[6])
+        e = Emit(builder, signature.args[6])
         tile, x, stride, last, d, centre, limit = args
         tile, x, centre = (builder.inttoptr(a, PTR) for a in (tile, x, centre))
         width = e.const(e.lanes)
@@ -194,7 +74,7 @@ def load_tile(typingctx: Any, tile: Any, x: Any, stride: Any, last: Any, d: Any,
                     high = builder.select(builder.icmp_unsigned(">", size, high), size, high)
                     rows.append(value)
                 builder.store(high, worst)
-                for k, value in enumerate(_transpose(e, rows)):
+                for k, value in enumerate(transpose(e, rows)):
                     column = builder.add(builder.mul(builder.add(k0, e.const(k)), e.const(R * e.lanes)), row0)
                     builder.store(value, e.at(tile, column), align=e.itemsize)
         over = builder.icmp_unsigned(">", builder.load(worst), e.splat(builder.bitcast(limit, e.int), e.ivector))
@@ -207,7 +87,7 @@ def load_tile(typingctx: Any, tile: Any, x: Any, stride: Any, last: Any, d: Any,
 # ------------------------------------------------------------------------------------------------------- nearest seed
 
 
-def _scores(e: _Emit, tile: ir.Value, columns: ir.Value, d: ir.Value, group: int) -> list[list[ir.Value]]:
+def _scores(e: Emit, tile: ir.Value, columns: ir.Value, d: ir.Value, group: int) -> list[list[ir.Value]]:
     """acc[g][r] = c_g + x.v_g for `group` columns and R row vectors; columns = [c_0.., then v_0[k].. for each k]."""
     b = e.b
     start = [e.splat(e.load(e.at(columns, g), e.scalar)) for g in range(group)]
@@ -239,11 +119,11 @@ def _scores(e: _Emit, tile: ir.Value, columns: ir.Value, d: ir.Value, group: int
     return new
 
 
-def _next_group(e: _Emit, columns: ir.Value, d: ir.Value, group: int) -> ir.Value:
+def _next_group(e: Emit, columns: ir.Value, d: ir.Value, group: int) -> ir.Value:
     return e.at(columns, e.b.mul(e.b.add(d, e.const(1)), e.const(group)))
 
 
-def _store_cells(e: _Emit, cells: list[ir.Value], out: ir.Value, cell: ir.IntType) -> None:
+def _store_cells(e: Emit, cells: list[ir.Value], out: ir.Value, cell: ir.IntType) -> None:
     """R vectors of indices -> TILE small integers at `out`."""
     while len(cells) > 1:
         cells = [
@@ -253,7 +133,7 @@ def _store_cells(e: _Emit, cells: list[ir.Value], out: ir.Value, cell: ir.IntTyp
     e.b.store(small, out, align=1)
 
 
-def _nearest_of(e: _Emit, acc: list[list[ir.Value]], r: int) -> tuple[ir.Value, ir.Value]:
+def _nearest_of(e: Emit, acc: list[list[ir.Value]], r: int) -> tuple[ir.Value, ir.Value]:
     """Lowest score among the columns of one group and its position in the group."""
     best, where = acc[0][r], e.isplat(0)
     for g in range(1, len(acc)):
@@ -273,7 +153,7 @@ def nearest(
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = _Emit(builder, signature.args[6])
+        e = Emit(builder, signature.args[6])
         tile, columns, d, threes, twos, out = args[:6]
         tile, columns, out = (builder.inttoptr(a, PTR) for a in (tile, columns, out))
         zero = ir.Constant(e.vector, [0.0] * e.lanes)  # the score of seed 0
@@ -306,7 +186,7 @@ def nearest4(typingctx: Any, tile: Any, columns: Any, d: Any, out: Any, like: An
     """Cells of one tile in one partition of 4 seeds, by a tournament: (seed 0, a) against (b, c)."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = _Emit(builder, signature.args[4])
+        e = Emit(builder, signature.args[4])
         tile, columns, d, out = args[:4]
         tile, columns, out = (builder.inttoptr(a, PTR) for a in (tile, columns, out))
         zero = ir.Constant(e.vector, [0.0] * e.lanes)
@@ -330,7 +210,7 @@ def nearest2(
     """Cells of one tile in all partitions of 2 seeds: one column each, taken in groups of three, two and one."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = _Emit(builder, signature.args[7])
+        e = Emit(builder, signature.args[7])
         tile, columns, d, threes, twos, ones, out = args[:7]
         tile, columns, out = (builder.inttoptr(a, PTR) for a in (tile, columns, out))
         column = cgutils.alloca_once_value(builder, columns)
@@ -357,7 +237,7 @@ def rows_in_cell(typingctx: Any, cells: Any, cell: Any, like: Any) -> Any:
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         rows = tile_rows(signature.args[2].bitwidth // 8)
-        e = _Emit(builder, signature.args[2])
+        e = Emit(builder, signature.args[2])
         vector = ir.VectorType(I8, rows)
         found = builder.load(builder.inttoptr(args[0], PTR), align=1, typ=vector)
         same = builder.icmp_unsigned("==", found, e.splat(builder.trunc(args[1], I8), vector))
@@ -368,21 +248,6 @@ def rows_in_cell(typingctx: Any, cells: Any, cell: Any, like: Any) -> Any:
 
 
 @intrinsic
-def count_bits(typingctx: Any, mask: Any) -> Any:
-    """Number of set bits of a uint64."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), codegen
-
-
-def _block_lanes(rows: int) -> int:
-    """128-bit lanes a transposing step uses: as many rows as a vector and a tile both hold, 16 to a lane."""
-    return min(rows, VECTOR_BYTES) // 16
-
-
-@intrinsic
 def transpose16(typingctx: Any, cells: Any, out: Any, stride: Any, like: Any) -> Any:
     """Bytes of 16 partitions (TILE apart at `cells`) x 16 or more rows -> rows `stride` apart at `out`.
 
@@ -390,9 +255,11 @@ def transpose16(typingctx: Any, cells: Any, out: Any, stride: Any, like: Any) ->
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = _Emit(builder, signature.args[3])
+        e = Emit(builder, signature.args[3])
         rows = tile_rows(e.itemsize)
-        lanes = _block_lanes(rows)
+        lanes = min(rows, VECTOR_BYTES) // 16
+        if lanes == 0:  # the caller does not come here with tiles of fewer than 16 rows
+            return e.const(0)
         vector = ir.VectorType(I8, 16 * lanes)
         cells, out = (builder.inttoptr(a, PTR) for a in args[:2])
         v = [
@@ -400,7 +267,12 @@ def transpose16(typingctx: Any, cells: Any, out: Any, stride: Any, like: Any) ->
             for i in range(16)
         ]
         halves = [
-            [lane + 8 * half + i + 16 * lanes * side for lane in range(0, 16 * lanes, 16) for i in range(8) for side in (0, 1)]
+            [
+                lane + 8 * half + i + 16 * lanes * side
+                for lane in range(0, 16 * lanes, 16)
+                for i in range(8)
+                for side in (0, 1)
+            ]
             for half in (0, 1)
         ]
         for _ in range(4):  # four rounds of interleaving row i with row i + 8 transpose a 16 x 16 block
@@ -413,69 +285,3 @@ def transpose16(typingctx: Any, cells: Any, out: Any, stride: Any, like: Any) ->
         return e.const(16 * lanes)
 
     return types.int64(types.int64, types.int64, types.int64, like), codegen
-
-
-@intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at `address`; never faults."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        function_type = ir.FunctionType(ir.VoidType(), [PTR, I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(args[0], PTR), *(ir.Constant(I32, v) for v in (0, 3, 1))])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
-def add(typingctx: Any, address: Any, amount: Any) -> Any:
-    """Add to the int64 at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        place = builder.inttoptr(args[0], PTR)
-        builder.store(builder.add(builder.load(place, typ=I64), args[1]), place)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
-    """Atomically add to the int64 at `address`; returns the value before."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.atomic_rmw("add", builder.inttoptr(args[0], PTR), args[1], "monotonic")
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def size_of(typingctx: Any, like: Any) -> Any:
-    """Bytes of one item of `like`'s type, known when compiling."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return ir.Constant(I64, signature.args[0].bitwidth // 8)
-
-    return types.int64(like), codegen
-
-
-@intrinsic
-def read(typingctx: Any, address: Any, like: Any) -> Any:
-    """The integer of `like`'s type at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.load(builder.inttoptr(args[0], PTR), align=1, typ=ir.IntType(like.bitwidth))
-
-    return like(types.int64, like), codegen
-
-
-@intrinsic
-def write(typingctx: Any, address: Any, value: Any) -> Any:
-    """Store an integer at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        builder.store(args[1], builder.inttoptr(args[0], PTR), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, value), codegen

@@ -129,9 +129,9 @@ def one_hot(cells: ArrayLike, psi: int, dtype: DTypeLike = np.float32) -> csr_ar
 
     cells = check_cells(cells, psi)
     n, t = cells.shape
-    index = np.int32 if max(n * t, t * psi) < 2**31 else np.int64
-    indices = np.add(cells, np.arange(t, dtype=index) * index(psi), dtype=index)
-    indptr = np.arange(n + 1, dtype=index) * index(t)
+    index = np.dtype(np.int32 if max(n * t, t * psi) < 2**31 else np.int64)
+    indices = np.add(cells, np.arange(0, t * psi, psi, dtype=index), dtype=index)
+    indptr = np.arange(0, n * t + 1, t, dtype=index)
     result = csr_array((np.ones(n * t, dtype), indices.ravel(), indptr), shape=(n, t * psi))
     result.has_sorted_indices = True
     return result

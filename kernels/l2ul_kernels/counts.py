@@ -58,10 +58,10 @@ def cell_counts(
     out: NDArray[np.int64] | None = None,
     sign: int = 1,
 ) -> NDArray[np.int64]:
-    """How many rows of X (n, d) fall in each cell: int64 (t, psi), or (C, t, psi) by class when labels y (n,) are given.
+    """How many rows of X (n, d) fall in each cell: int64 (t, psi), or (C, t, psi) by class with labels y (n,).
 
-    Assigning and counting in one pass, no cells are stored. Added to `out` when given; sign=-1 subtracts instead, so that
-    forgetting rows is the same call. Nothing is added when a row is refused (see `assign_cells`).
+    Assigning and counting in one pass, no cells are stored. Added to `out` when given; sign=-1 subtracts instead, so
+    that forgetting rows is the same call. Nothing is added when a row is refused (see `assign_cells`).
     """
     X = check_rows(X, partitions)
     labels, classes = check_labels(y, len(X), n_classes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_kernels._tile import VECTOR_BYTES
+from l2ul_kernels._emit import VECTOR_BYTES
 
 MAX_SEEDS = 4096
 #: Values beyond these magnitudes (after centring) could overflow a score; they are refused like infinities.
@@ -39,7 +39,7 @@ def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = 
         raise ValueError(f"n_seeds must be from 2 to {MAX_SEEDS}, got {n_seeds}")
     if n_seeds > n:
         raise ValueError(f"n_seeds={n_seeds} seeds cannot be drawn from {n} rows")
-    if isinstance(random_state, np.random.RandomState):  # noqa: NPY002 - what scikit-learn hands around
+    if isinstance(random_state, np.random.RandomState):  # what scikit-learn hands around
         random_state = random_state.randint(np.iinfo(np.int32).max)
     rng = np.random.default_rng(random_state)
     return np.stack([rng.choice(n, n_seeds, replace=False) for _ in range(n_partitions)]).astype(np.int64)
@@ -90,9 +90,7 @@ class Partitions:
         return cls(array, ids)
 
     @classmethod
-    def sample(
-        cls, X: ArrayLike, n_partitions: int = 100, n_seeds: int = 4, random_state: Any = None
-    ) -> Partitions:
+    def sample(cls, X: ArrayLike, n_partitions: int = 100, n_seeds: int = 4, random_state: Any = None) -> Partitions:
         """Draw the seeds from the rows of X (n, d): without replacement inside a partition, afresh for each."""
         X = np.asarray(X)
         if X.ndim != 2:

@@ -1,0 +1,26 @@
+"""Shared by all tests: how to run code in a fresh interpreter."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """run_python(code, **environment) -> stdout of a fresh interpreter; fails with its stderr when it exits non-zero."""
+
+    def run(code: str, **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return run
