@@ -1,0 +1,19 @@
+"""l2ul-fast: take someone's rows out of a trained model in microseconds, and measure what that is worth."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+__version__ = version("l2ul-fast")
+
+# Imported when first used: each needs an optional extra that the others do not.
+_LAZY = {"IsolationKernel": "l2ul_fast.embedding", "KernelMeanEmbedding": "l2ul_fast.embedding"}
+__all__ = ["IsolationKernel", "KernelMeanEmbedding", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

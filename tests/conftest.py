@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def run_python(tmp_path):
-    """run_python(code, **environment) -> stdout of a fresh interpreter; fails with its stderr when it exits non-zero."""
+    """run_python(code, **environment) -> stdout of a fresh interpreter; a non-zero exit fails with its stderr."""
 
     def run(code: str, **environment: str) -> str:
         done = subprocess.run(

@@ -1,10 +1,11 @@
 """Packed cells, the one-hot map and counts of stored cells."""
 
-import l2ul_kernels as lk
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import l2ul_kernels as lk
 from l2ul_kernels import reference
 
 

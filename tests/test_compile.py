@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import l2ul_kernels
 import pytest
+
+import l2ul_kernels
 
 CHECK = """
 import numpy as np, l2ul_kernels as lk

@@ -1,10 +1,11 @@
 """assign_cells and cell_counts against the NumPy oracle: every shape, every kind of input."""
 
-import l2ul_kernels as lk
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import l2ul_kernels as lk
 from l2ul_kernels import partitions as partitions_module
 from l2ul_kernels import reference
 
@@ -12,7 +13,7 @@ EPS = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
 
 
 def assert_nearest(X, seeds, cells):
-    """Every cell is the nearest seed up to rounding: an expanded distance is good to a few ulps of the data's spread."""
+    """Every cell is the nearest seed up to rounding: a few ulps of the data's spread, squared."""
     distances = reference.squared_distances(X, seeds)
     mine = np.take_along_axis(distances, cells[:, :, None].astype(int), axis=-1)[..., 0]
     centre = seeds.reshape(-1, seeds.shape[-1]).astype(float).mean(axis=0)

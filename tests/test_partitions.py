@@ -1,8 +1,9 @@
 """Drawing seeds, and refusing the ones that cannot work."""
 
-import l2ul_kernels as lk
 import numpy as np
 import pytest
+
+import l2ul_kernels as lk
 from l2ul_kernels.partitions import group_columns
 
 

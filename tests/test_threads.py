@@ -1,22 +1,20 @@
 """The thread budget, identical results for any thread count, and callers that bring their own threads."""
 
-import l2ul_kernels as lk
 import numba
-import numpy as np
 import pytest
+
+import l2ul_kernels as lk
 from l2ul_kernels.threads import available_cores, report, thread_limit
 
 
 def test_more_threads_than_cores_is_one_clear_error():
-    with pytest.raises(ValueError, match=rf"cannot use {thread_limit() + 1} threads: .*{available_cores()} core"):
-        with lk.threads(thread_limit() + 1):
-            pass
-    with pytest.raises(ValueError, match="cannot use 0 threads"):
-        with lk.threads(0):
-            pass
-    with pytest.raises(TypeError, match="int"):
-        with lk.threads(1.5):
-            pass
+    k = thread_limit() + 1
+    with pytest.raises(ValueError, match=rf"cannot use {k} threads: .*{available_cores()} core"), lk.threads(k):
+        pass
+    with pytest.raises(ValueError, match="cannot use 0 threads"), lk.threads(0):
+        pass
+    with pytest.raises(TypeError, match="int"), lk.threads(1.5):
+        pass
 
 
 def test_budget_reaches_every_pool_nests_and_returns():

@@ -1,0 +1,102 @@
+"""`l2ul bench ...`: measure, write records, show the table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from l2ul_fast.errors import UserError
+
+app = typer.Typer(help="Measure: every candidate in turn in one run, medians with spread.", no_args_is_help=True)
+stderr = Console(stderr=True)
+
+
+def numbers(text: str | None) -> list[int] | None:
+    """'1,2,4' -> [1, 2, 4]; None stays None."""
+    if text is None:
+        return None
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise UserError(f"expected positive numbers separated by commas, got {text!r}")
+    return found
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr with the remaining time."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=stderr,
+    )  # fmt: skip
+
+
+@app.command()
+def kernels(
+    d: Annotated[str | None, typer.Option(help="Features, e.g. 3,28 (default: those of the seven datasets).")] = None,
+    psi: Annotated[str | None, typer.Option(help="Seeds per partition, e.g. 4,64 (default: 2,4,16,64,256).")] = None,
+    threads: Annotated[str | None, typer.Option(help="Thread counts (default: 1, 2, 4, ... all).")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 9,
+    out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
+        "results/kernels"
+    ),
+    fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
+    readme: Annotated[Path | None, typer.Option(help="Also rewrite the kernel table of this README.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
+) -> None:
+    """Compare our kernels with every peer and with the machine's matrix product."""
+    from l2ul_fast.environment import describe
+    from l2ul_fast.experiments import kernels as experiment
+    from l2ul_fast.report import kernels as report
+    from l2ul_fast.report.readme import update_readme
+    from l2ul_fast.results import Run
+    from l2ul_kernels.threads import thread_limit
+
+    wanted = numbers(threads)
+    for k in wanted or []:
+        if k > thread_limit():
+            raise UserError(f"cannot use {k} threads: this process may run on {thread_limit()} core(s)")
+    if fresh and out.exists():
+        shutil.rmtree(out)
+    facts = describe()
+    run = Run(out, facts)
+    if not run.has(experiment="environment"):
+        short = {key: facts[key] for key in ("cpu", "cores", "vector_bytes", "git")}
+        run.append({"experiment": "environment", "method": "", **short, **facts["versions"]})
+    with progress_bar() as bar:
+        task = bar.add_task("kernels", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        experiment.run_grid(
+            run, numbers(d) or experiment.DIMENSIONS, numbers(psi) or experiment.SEEDS, wanted, repeats, progress=show
+        )
+    finish(run.records, as_json, lambda: report.terminal(run.records))
+    for path in report.plot(run.records, out / "kernels"):
+        stderr.print(f"plot: {path}")
+    stderr.print(f"records: {run.path}")
+    if readme is not None:
+        kept = readme.parent / "docs" / "kernels.jsonl"
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copy(run.path, kept)
+        report.plot(run.records, kept.with_suffix(".png"))
+        update_readme(readme, kept)
+        stderr.print(f"rewrote the kernel table of {readme}")
+
+
+def finish(records: list[dict[str, object]], as_json: bool, table: Callable[[], object]) -> None:
+    """Records as JSON lines, or the table, on stdout."""
+    if as_json:
+        for record in records:
+            print(json.dumps(record))
+    else:
+        Console(width=None if Console().is_terminal else 150).print(table())
