@@ -4,7 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test test-all lint bench bench-kernels clean
+.PHONY: help venv test test-real test-all lint bench bench-kernels bench-pytest readme clean
+
+help:
+	@echo "make bench          measure the kernels beside their peers: table, plot, records"
+	@echo "make test           the fast tests"
+	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
+	@echo "make test-all       every test, slow ones too"
+	@echo "make lint           ruff and mypy"
+	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
+	@echo "make readme         measure, then rewrite the generated parts of README.md"
+	@echo "make clean          remove .venv, caches and results"
 
 venv: $(STAMP)
 
@@ -17,6 +27,12 @@ $(STAMP): pyproject.toml constraints.txt
 test: venv
 	$(BIN)/python -m pytest
 
+test-real: venv
+	$(BIN)/python -m pytest -m realdata
+
+test-all: venv
+	$(BIN)/python -m pytest -m ''
+
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -25,7 +41,13 @@ lint: venv
 bench: bench-kernels
 
 bench-kernels: venv
-	$(BIN)/l2ul bench kernels
+	$(BIN)/l2ul bench kernels --fresh
+
+bench-pytest: venv
+	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only --benchmark-autosave
+
+readme: venv
+	$(BIN)/l2ul bench kernels --fresh --readme README.md
 
 clean:
 	rm -rf $(VENV) results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -40,11 +40,11 @@ class IsolationKernel(TransformerMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: Any = None) -> IsolationKernel:
         """Draw the seeds from the rows of X (n, d). y is ignored."""
-        X = validate_data(self, X, dtype=[np.float32, np.float64])
-        if self.psi > len(X):
-            raise ValueError(f"psi={self.psi} seeds cannot be drawn from n_samples={len(X)} rows")
+        rows = validate_data(self, X, dtype=[np.float32, np.float64])
+        if self.psi > len(rows):
+            raise ValueError(f"psi={self.psi} seeds cannot be drawn from n_samples={len(rows)} rows")
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        self.partitions_ = Partitions.sample(X, self.t, self.psi, seed)
+        self.partitions_ = Partitions.sample(rows, self.t, self.psi, seed)
         return self
 
     def assign(self, X: ArrayLike) -> NDArray[Any]:

@@ -70,10 +70,10 @@ def _process_lock(folder: Path | None) -> Iterator[None]:
         yield
 
 
-def ensure_compiled(key: Any, dispatcher: Any, *empty: Any) -> None:
+def ensure_compiled(key: Any, dispatcher: Any, call_on_nothing: Callable[[], Any]) -> None:
     """The first time `key` is seen here, compile by a call on empty data, alone among threads and processes."""
     if key in _ready:
         return
     with _thread_lock, _process_lock(cache_folder(dispatcher)):
-        dispatcher(*empty)
+        call_on_nothing()
         _ready.add(key)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_kernels._emit import tile_rows
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels._kernels import work, work_parallel
-from l2ul_kernels.partitions import LIMITS, Partitions, cell_dtype, group_columns, scratch_bytes
+from l2ul_kernels.partitions import LIMITS, Partitions, address, cell_dtype, group_columns, scratch_bytes
 from l2ul_kernels.threads import parallel_entry
 
 #: Rows of an array that must be copied (strides, byte order, integers) are copied this many at a time.
@@ -46,10 +46,6 @@ def blocks(X: NDArray[Any], dtype: np.dtype[Any]) -> Iterator[tuple[int, NDArray
         yield lo, np.ascontiguousarray(X[lo : lo + COPY_ROWS], dtype)
 
 
-def address(array: NDArray[Any]) -> int:
-    return array.__array_interface__["data"][0]
-
-
 def _aligned(size: int) -> tuple[NDArray[np.uint8], int]:
     """Bytes that start on a cache line: a vector load across two lines costs double."""
     memory = np.empty(size + 64, np.uint8)
@@ -76,7 +72,7 @@ def run(
     per_row = d * psi * t
     workers = 1 if n * per_row < SERIAL else min(numba.get_num_threads(), -(-n // rows))
     take = max(1, min(TAKE // per_row, -(-n // workers)) // rows) * rows
-    columns, centre = partitions.packed(dtype)
+    packed = partitions.packed(dtype)
     step = scratch_bytes(t, d, dtype, cell, rows)
     memory, scratch = _aligned(step * workers)
     next_row = np.zeros(1, np.int64)
@@ -86,25 +82,25 @@ def run(
     def what(n: int) -> tuple[Any, ...]:
         return (
             take, address(next_row), address(X), X.strides[0], n, d, t, psi,
-            *group_columns(t if psi == 2 else psi - 1), address(columns), address(centre), scratch, LIMITS[dtype],
+            *group_columns(t if psi == 2 else psi - 1), packed.columns_at, packed.centre_at, scratch, LIMITS[dtype],
             cell.type(0), 0 if out is None else address(out), 0 if out is None else out.strides[0],
             0 if labels is None else address(labels), n_classes, address(counts),
         )  # fmt: skip
 
     if workers == 1:
-        ensure_compiled((dtype, cell, "serial"), work, *what(0))
+        ensure_compiled((dtype, cell, "serial"), work, lambda: work(*what(0)))
         next_row[0] = 0
         first_bad = work(*what(n))
     else:
         bad = np.empty(workers, np.int64)
         with parallel_entry():
             each = (workers, step, counts.strides[0], bad)
-            ensure_compiled((dtype, cell, "parallel"), work_parallel, *each, *what(0))
+            ensure_compiled((dtype, cell, "parallel"), work_parallel, lambda: work_parallel(*each, *what(0)))
             next_row[0] = 0
             work_parallel(*each, *what(n))
         first_bad = bad.min()
     if first_bad < n:
-        raise ValueError(_unusable(X, int(first_bad), centre[:d], first_row))
+        raise ValueError(_unusable(X, int(first_bad), packed.centre[:d], first_row))
     del memory  # kept alive until here
     return counts.reshape(workers, n_classes, t, psi) if counting else counts
 

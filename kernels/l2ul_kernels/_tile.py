@@ -28,7 +28,6 @@ from numba.extending import intrinsic
 
 from l2ul_kernels._emit import I8, I32, I64, PTR, VECTOR_BYTES, Emit, R, tile_rows, transpose
 
-
 #: Only `l2ul bench kernels` turns this off, to measure what looking for NaN costs.
 CHECK_VALUES = True
 

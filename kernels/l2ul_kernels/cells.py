@@ -103,7 +103,7 @@ def pack_cells(cells: ArrayLike, psi: int) -> NDArray[np.uint8]:
     cells = check_cells(cells, psi)
     out = np.empty((len(cells), packed_width(cells.shape[1], psi)), np.uint8)
     with parallel_entry():
-        ensure_compiled(("pack", cells.dtype), _pack, cells[:0], bits_per_cell(psi), out[:0])
+        ensure_compiled(("pack", cells.dtype), _pack, lambda: _pack(cells[:0], 1, out[:0]))
         _pack(cells, bits_per_cell(psi), out)
     return out
 
@@ -118,7 +118,7 @@ def unpack_cells(packed: ArrayLike, t: int, psi: int) -> NDArray[Any]:
     packed = np.array(packed, order="C", copy=None if packed.flags.writeable else True)
     out = np.empty((len(packed), t), cell_dtype(psi))
     with parallel_entry():
-        ensure_compiled(("unpack", out.dtype), _unpack, packed[:0], bits_per_cell(psi), out[:0])
+        ensure_compiled(("unpack", out.dtype), _unpack, lambda: _unpack(packed[:0], 1, out[:0]))
         _unpack(packed, bits_per_cell(psi), out)
     return out
 

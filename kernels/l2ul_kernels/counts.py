@@ -105,7 +105,7 @@ def counts_from_cells(
     with parallel_entry():
         workers = 1 if cells.size < 1_000_000 else numba.get_num_threads()
         counts = np.zeros((workers, classes, t, psi), np.int64)
-        ensure_compiled(("count", cells.dtype), _count, cells[:0], labels[:0], counts)
+        ensure_compiled(("count", cells.dtype), _count, lambda: _count(cells[:0], labels[:0], counts))
         _count(cells, labels, counts)
     out += sign * counts.sum(axis=0).reshape(out.shape)
     return out

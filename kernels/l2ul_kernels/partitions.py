@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,11 @@ LIMITS = {np.dtype(np.float32): np.float32(1e30), np.dtype(np.float64): np.float
 def cell_dtype(n_seeds: int) -> np.dtype[Any]:
     """Smallest unsigned integer type that holds a cell: uint8 up to 256 seeds, else uint16."""
     return np.dtype(np.uint8 if n_seeds <= 256 else np.uint16)
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where the array's first element lies; the caller keeps the array alive."""
+    return int(array.__array_interface__["data"][0])
 
 
 def group_columns(m: int) -> tuple[int, int, int]:
@@ -45,6 +50,15 @@ def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = 
     return np.stack([rng.choice(n, n_seeds, replace=False) for _ in range(n_partitions)]).astype(np.int64)
 
 
+class Packed(NamedTuple):
+    """What the kernels read of partitions, with the addresses they read it from."""
+
+    columns: NDArray[Any]
+    centre: NDArray[Any]
+    columns_at: int
+    centre_at: int
+
+
 class Partitions:
     """t Voronoi partitions of psi seeds each, ready for the kernels.
 
@@ -59,7 +73,7 @@ class Partitions:
         self.seeds = seeds
         self.row_ids = row_ids
         self.n_partitions, self.n_seeds, self.n_features = seeds.shape
-        self._packed: dict[np.dtype[Any], tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._packed: dict[np.dtype[Any], Packed] = {}
 
     @classmethod
     def from_seeds(cls, seeds: ArrayLike, row_ids: ArrayLike | None = None) -> Partitions:
@@ -114,8 +128,8 @@ class Partitions:
                 self._fits = bool(np.all(self.seeds.astype(np.float32) == self.seeds))
         return self._fits
 
-    def packed(self, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """(columns, centre) for the kernels, made once per dtype.
+    def packed(self, dtype: np.dtype[Any]) -> Packed:
+        """Columns and centre for the kernels, made once per dtype.
 
         Columns: for each group of G columns [c_0 .. c_(G-1), then v_0[k] .. v_(G-1)[k] for k in 0 .. d-1], where seed j
         of a partition is the column with c = (|s_j|^2 - |s_0|^2) / 2 and v = s_0 - s_j, relative to `centre` and scaled
@@ -139,7 +153,7 @@ def _centre(seeds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(spread > 0, np.round(mean / step) * step, flat[0])
 
 
-def _pack(seeds: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _pack(seeds: NDArray[Any], dtype: np.dtype[Any]) -> Packed:
     t, psi, d = seeds.shape
     centre = _centre(seeds.astype(np.float64)).astype(dtype)
     wide = seeds.astype(np.float64) - centre.astype(np.float64)
@@ -153,10 +167,11 @@ def _pack(seeds: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDAr
     threes, twos, ones = group_columns(table.shape[1])
     ends = np.cumsum([3] * threes + [2] * twos + [1] * ones)
     groups = np.split(table, ends[:-1], axis=1)
-    columns = np.concatenate([g.transpose(0, 2, 1).reshape(len(table), -1) for g in groups], axis=1)
+    joined = np.concatenate([g.transpose(0, 2, 1).reshape(len(table), -1) for g in groups], axis=1)
+    columns = np.ascontiguousarray(joined, dtype).ravel()
     padded = np.zeros(max(d, VECTOR_BYTES // dtype.itemsize), dtype)
     padded[:d] = centre
-    return np.ascontiguousarray(columns, dtype).ravel(), padded
+    return Packed(columns, padded, address(columns), address(padded))
 
 
 def scratch_bytes(t: int, d: int, dtype: np.dtype[Any], cell: np.dtype[Any], rows: int) -> int:

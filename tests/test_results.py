@@ -1,0 +1,81 @@
+"""Records survive kills; timing takes turns; generated text equals what the records say."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.report.readme import kernel_part, replace_part
+from l2ul_fast.results import Run, read_records, write_atomic
+from l2ul_fast.timing import Times, interleave
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path):
+    run = Run(tmp_path / "r", {"cpu": "x"})
+    run.append({"experiment": "a", "d": 1})
+    run.append({"experiment": "a", "d": 2})
+    assert run.has(experiment="a", d=2)
+    assert not run.has(experiment="a", d=3)
+    again = Run(tmp_path / "r")
+    assert again.records == run.records == read_records(tmp_path / "r")
+    assert json.loads((tmp_path / "r" / "run.json").read_text()) == {"cpu": "x"}
+
+
+def test_a_half_written_line_is_dropped_and_measured_again(tmp_path):
+    run = Run(tmp_path)
+    run.append({"d": 1})
+    with open(run.path, "a") as file:
+        file.write('{"d": 2, "sec')
+    again = Run(tmp_path)
+    assert again.records == [{"d": 1}]
+    again.append({"d": 3})
+    assert read_records(tmp_path) == [{"d": 1}, {"d": 3}]
+
+
+def test_damage_is_named(tmp_path):
+    run = Run(tmp_path)
+    run.append({"d": 1})
+    run.path.write_text('{"d": 1}\nnonsense\n{"d": 2}\n')
+    with pytest.raises(UserError, match=r"line 2 .* damaged"):
+        Run(tmp_path)
+    with pytest.raises(UserError, match="damaged"):
+        read_records(tmp_path)
+    with pytest.raises(UserError, match="no results"):
+        read_records(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot use"):
+        Run(tmp_path / "file")
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    write_atomic(path, "old")
+    monkeypatch.setattr("os.replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_candidates_take_turns_and_each_starts_a_round():
+    order = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    times = interleave(calls, repeats=3, inner={"b": 2})
+    assert order == list("abbc" + "bbca" + "cabb")
+    assert all(len(times[name].seconds) == 3 for name in "abc")
+    slow = interleave({"slow": lambda: time.sleep(0.01), "quick": lambda: None}, repeats=3)
+    assert slow["slow"].median > 0.01 > slow["quick"].median
+    assert Times([1.0, 2.0, 3.0]).median == 2
+    assert Times([2.0, 2.0, 2.0]).spread == 0
+
+
+def test_readme_says_what_the_records_say():
+    """`make readme` rewrites both; a figure typed by hand, or stale, fails here."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert replace_part(text, "kernels", kernel_part(ROOT / "docs" / "kernels.jsonl")) == text
+    with pytest.raises(UserError, match="exactly one pair"):
+        replace_part("nothing here", "kernels", "")
