@@ -1,0 +1,224 @@
+"""`l2ul data`: list, fetch, convert, make and verify dataset files."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from l2ul_fast.errors import DataError, UserError
+
+app = typer.Typer(no_args_is_help=True, help="Datasets: what is here, downloads, conversion, stand-ins, checks.")
+
+Names = Annotated[list[str], typer.Argument(help="dataset names, or `all`", show_default=False)]
+RawDir = Annotated[Path | None, typer.Option(help="folder of the original files [L2UL_RAW_DIR]", show_default=False)]
+DataDir = Annotated[Path | None, typer.Option(help="folder of the HDF5 files [L2UL_DATA_DIR]", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="one JSON object per line on standard output")]
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn a UserError into one sentence on standard error and exit code 1; Ctrl-C into exit code 130."""
+    try:
+        yield
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing half-written was kept", err=True)
+        raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, delay: float = 2.0) -> Iterator[Callable[[int, int | None], None]]:
+    """A callback (done, total) that shows a bar on standard error once the work has taken `delay` seconds."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=console.is_terminal)  # in a log, its last state stays
+    task = bar.add_task(what, total=None)
+    begin = time.monotonic()
+    started = False
+
+    def update(done: int, total: int | None) -> None:
+        nonlocal started
+        if not started and time.monotonic() - begin > delay:
+            bar.start()
+            started = True
+        bar.update(task, completed=done, total=total or None)
+
+    try:
+        yield update
+    finally:
+        if started:
+            bar.stop()
+
+
+def _expand(names: list[str]) -> list[str]:
+    from l2ul_fast.datasets.registry import REGISTRY, get_info
+
+    return list(REGISTRY) if names == ["all"] else [get_info(name).name for name in names]
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    """What a dataset file is; a file that cannot be used has `error` instead."""
+    from l2ul_fast.datasets.hdf5 import open_dataset
+
+    facts: dict[str, Any] = {"path": str(path), "bytes": path.stat().st_size}
+    try:
+        with open_dataset(path) as data:
+            facts |= {"label": data.label, "name": data.name, "source": data.source, "n": data.n, "d": data.d}
+            facts |= {"classes": data.classes, "class_counts": data.class_counts, "n_train": data.n_train}
+    except DataError as error:
+        facts["error"] = str(error)
+    return facts
+
+
+def _done(as_json: bool, facts: dict[str, Any], sentence: str) -> None:
+    typer.echo(json.dumps(facts) if as_json else sentence)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+@app.command("list")
+def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """What is here: originals, and files labelled real, subset or stand-in."""
+    from l2ul_fast.datasets.layout import SUFFIXES, dataset_path, default_data_dir
+    from l2ul_fast.datasets.rawfiles import find_raw
+    from l2ul_fast.datasets.registry import REGISTRY
+
+    with user_errors():
+        table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
+        for info in REGISTRY.values():
+            paths = [dataset_path(data_dir or default_data_dir(), info.name, label) for label in SUFFIXES]
+            files = [_describe(path) for path in paths if path.is_file()]
+            try:
+                raw = find_raw(info.name, raw_dir)
+                original: str | None = str(raw.path if len(raw.paths) == 1 else raw.path.parent)
+                part = " (subset)" if raw.is_subset else ""
+            except DataError:
+                original, part = None, ""
+            if as_json:
+                facts = {"name": info.name, "original_name": info.original_name, "n": info.n, "d": info.d}
+                facts |= {"licence": info.licence, "source_page": info.source_page, "class_rule": info.class_rule}
+                typer.echo(json.dumps(facts | {"original": original, "original_is_subset": bool(part), "files": files}))
+                continue
+            first = (info.name, f"{info.n} x {info.d}", Path(original).name + part if original else "-")
+            for k, file in enumerate(files or [{}]):
+                label, rows = file.get("label", "damaged" if file else "-"), str(file.get("n", "-"))
+                cells = (Path(file["path"]).name, label, rows, _size(file["bytes"])) if file else ("-", "-", "-", "-")
+                table.add_row(*(first if k == 0 else ("", "", "")), *cells)
+        if not as_json:
+            width = None if sys.stdout.isatty() else 140  # in a pipe, do not wrap
+            Console(width=width).print(table)
+
+
+@app.command()
+def fetch(names: Names, raw_dir: RawDir = None, as_json: Json = False) -> None:
+    """Download original files (checksummed where the sum is known)."""
+    from l2ul_fast.datasets.fetch import fetch as fetch_files
+
+    with user_errors():
+        for name in _expand(names):
+            with progress_bar(f"fetch {name}") as progress:
+                raw = fetch_files(name, raw_dir, progress)
+            _done(as_json, {"name": name, "path": str(raw.path)}, f"{name}: {raw.path}")
+
+
+@app.command()
+def convert(
+    names: Names,
+    raw_dir: RawDir = None,
+    data_dir: DataDir = None,
+    codec: Annotated[str, typer.Option(help="none, bitshuffle-lz4 or zstd")] = "none",
+    subset: Annotated[
+        bool, typer.Option("--subset", help="the original file is meant to be a part of the set")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn original files into HDF5."""
+    from l2ul_fast.datasets.convert import convert as convert_file
+
+    with user_errors():
+        for name in _expand(names):
+            begin = time.perf_counter()
+            with progress_bar(f"convert {name}") as progress:
+                path = convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
+            _report(path, time.perf_counter() - begin, as_json)
+
+
+@app.command()
+def make(
+    names: Names,
+    rows: Annotated[int | None, typer.Option(min=1, help="rows to make; default: as many as the real set")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Make stand-ins: synthetic rows of the same shape, labelled as such everywhere."""
+    from l2ul_fast.datasets.standin import make as make_file
+
+    with user_errors():
+        for name in _expand(names):
+            begin = time.perf_counter()
+            with progress_bar(f"make {name}") as progress:
+                path = make_file(name, rows, seed, data_dir, progress)
+            _report(path, time.perf_counter() - begin, as_json)
+
+
+def _report(path: Path, seconds: float, as_json: bool) -> None:
+    facts = _describe(path) | {"seconds": round(seconds, 3)}
+    rate = facts["n"] / seconds
+    sentence = f"{path}: {facts['label']}, {facts['n']} x {facts['d']}, {seconds:.2f} s, {rate:,.0f} rows/s"
+    _done(as_json, facts | {"rows_per_second": round(rate)}, sentence)
+
+
+@app.command()
+def verify(
+    targets: Annotated[list[str] | None, typer.Argument(help="dataset names or HDF5 files; default: all")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Read files completely: checksums, NaN, labels, attributes. Exit code 1 if anything is wrong."""
+    from l2ul_fast.datasets.hdf5 import verify as verify_file
+    from l2ul_fast.datasets.layout import default_data_dir
+
+    with user_errors():
+        sound = True
+        for path in _targets(targets, data_dir or default_data_dir()):
+            with progress_bar(f"verify {path.name}") as progress:
+                findings = verify_file(path, progress)
+            sound &= not findings
+            facts = {"path": str(path), "sound": not findings, "findings": findings}
+            _done(as_json, facts, f"{path}: " + ("sound" if not findings else "; ".join(findings)))
+        if not sound:
+            raise typer.Exit(1)
+
+
+def _targets(targets: list[str] | None, data_dir: Path) -> list[Path]:
+    """Files meant by names (all files of that dataset) or paths."""
+    from l2ul_fast.datasets.layout import SUFFIXES, dataset_path
+    from l2ul_fast.datasets.registry import REGISTRY
+
+    paths = []
+    for target in targets or REGISTRY:
+        if target not in REGISTRY:
+            paths.append(Path(target))
+            continue
+        here = [path for label in SUFFIXES if (path := dataset_path(data_dir, target, label)).is_file()]
+        if targets and not here:
+            raise DataError(f"there is no file of {target} in {data_dir}: make it with `l2ul data convert {target}`")
+        paths += here
+    if not paths:
+        raise DataError(
+            f"there are no dataset files in {data_dir}: make one with `l2ul data convert` or `l2ul data make`"
+        )
+    return paths

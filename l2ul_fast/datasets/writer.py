@@ -1,0 +1,219 @@
+"""DatasetWriter: rows in, a complete and checksummed dataset file out, or nothing at all."""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import h5py
+import numpy as np
+
+from l2ul_fast.datasets.chunks import chunk_buffer, write_chunk
+from l2ul_fast.datasets.layout import (
+    CODECS,
+    FORMAT,
+    FORMAT_VERSION,
+    chunk_rows,
+    remove_stale,
+    source_label,
+    temp_prefix,
+)
+from l2ul_fast.datasets.moments import Moments, first_bad_row
+from l2ul_fast.datasets.split import SPLIT_RULE, count_train
+from l2ul_fast.errors import DataError
+
+
+def _codec_options(codec: str) -> Mapping[str, Any]:
+    if codec not in CODECS:
+        raise DataError(f"codec {codec!r} is unknown: choose one of {', '.join(CODECS)}")
+    if codec == "none":
+        return {}
+    import hdf5plugin  # registers the filters with HDF5; needed only for compressed files
+
+    return hdf5plugin.Bitshuffle(cname="lz4") if codec == "bitshuffle-lz4" else hdf5plugin.Zstd()
+
+
+class DatasetWriter:
+    """Writes a dataset file row block by row block; the file appears under its name only when it is complete.
+
+    Use as a context manager. An exception inside the block leaves an older file untouched and no temporary file.
+    `source` may be set as an attribute before the end of the block, when it depends on what was read.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        source: str,
+        d: int,
+        classes: Sequence[int],
+        n: int | None = None,
+        codec: str = "none",
+        split_seed: int = 0,
+        extra_attrs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if d < 1:
+            raise DataError(f"d is {d}, but a dataset needs at least one column")
+        self.path = Path(path)
+        self.name, self.source, self.d, self.n, self.split_seed = name, source, d, n, split_seed
+        self.rows = 0  # rows appended so far
+        self.classes = np.asarray(classes, dtype=np.int64)
+        self._extra = dict(extra_attrs or {})
+        self._codec = _codec_options(codec)
+        self._y_type = np.uint8 if self.classes.min() >= 0 and self.classes.max() < 256 else np.int64
+        self._chunk = chunk_rows(d)
+        self._raw, self._X = chunk_buffer(self._chunk, d)  # rows waiting for a whole chunk
+        self._y = np.empty(self._chunk, dtype=self._y_type)
+        self._waiting = 0
+        self._written = 0
+        self._moments = Moments(d)
+        self.class_counts = np.zeros(self.classes.size, dtype=np.int64)
+        self._temp = self.path.with_name(f"{temp_prefix(self.path)}{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        self._file: h5py.File | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            remove_stale(self.path)
+            # No chunk cache: a write error then surfaces at the write, not when the file is closed.
+            self._file = h5py.File(self._temp, "w", rdcc_nbytes=0)
+        except OSError as error:
+            raise self._explain(error) from error
+        return self
+
+    def append(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Add rows: X (k, d), converted to float32, and y (k,) with values in classes."""
+        X = np.ascontiguousarray(X, dtype=np.float32)
+        y = np.asarray(y)
+        if X.ndim != 2 or X.shape[1] != self.d or y.shape != X.shape[:1]:
+            raise DataError(f"rows of shape {X.shape} with labels {y.shape} do not fit a dataset of {self.d} columns")
+        bad = first_bad_row(X)
+        if bad >= 0:
+            raise DataError(f"row {self.rows + bad} of {self.name} has a NaN or an infinity")
+        counts = np.array([np.count_nonzero(y == c) for c in self.classes])
+        if counts.sum() != len(y):
+            bad = int(np.argmin(np.isin(y, self.classes)))
+            raise DataError(
+                f"row {self.rows + bad} of {self.name} has label {y[bad]}, not one of {self.classes.tolist()}"
+            )
+        if self.n is not None and self.rows + len(y) > self.n:
+            raise DataError(f"{self.name} has more than the expected {self.n} rows")
+        self.class_counts += counts
+        self.rows += len(y)
+        y = y.astype(self._y_type, copy=False)
+        done = 0
+        while done < len(y):
+            k = min(self._chunk - self._waiting, len(y) - done)
+            self._X[self._waiting : self._waiting + k] = X[done : done + k]
+            self._y[self._waiting : self._waiting + k] = y[done : done + k]
+            self._waiting += k
+            done += k
+            if self._waiting == self._chunk:
+                self._write()
+
+    def _write(self) -> None:
+        """Write the waiting rows as one chunk (only the last one of a file may be short)."""
+        assert self._file is not None
+        rows, start = self._waiting, self._written
+        stop = start + rows
+        self._moments.update(self._X[:rows])
+        try:
+            if start == 0:
+                self._create(rows)
+            self._file["X"].resize(stop, axis=0)
+            self._file["y"].resize(stop, axis=0)
+            if self._codec:
+                self._file["X"][start:stop] = self._X[:rows]
+            else:
+                self._X[rows:] = 0  # the unused end of the last chunk
+                write_chunk(self._file["X"], start, self._raw)
+            self._file["y"][start:stop] = self._y[:rows]
+        except OSError as error:
+            raise self._explain(error) from error
+        self._waiting, self._written = 0, stop
+
+    def _create(self, rows: int) -> None:
+        """Create X and y at the first chunk, so that a file smaller than one chunk does not occupy a whole one."""
+        assert self._file is not None
+        if rows < self._chunk:
+            raw, X = chunk_buffer(rows, self.d)
+            X[:] = self._X[:rows]
+            self._raw, self._X = raw, X
+        options = {"fletcher32": True, **self._codec}
+        self._file.create_dataset(
+            "X", (0, self.d), np.float32, chunks=(rows, self.d), maxshape=(None, self.d), **options
+        )
+        self._file.create_dataset("y", (0,), self._y_type, chunks=(rows,), maxshape=(None,), **options)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._discard()
+
+    def _finish(self) -> None:
+        assert self._file is not None
+        if self._waiting:
+            self._write()
+        if self.rows == 0:
+            raise DataError(f"{self.name} has no rows")
+        if self.n is not None and self.rows != self.n:
+            raise DataError(f"{self.name} has {self.rows} rows, {self.n} were expected")
+        source_label(self.source)
+        attrs: dict[str, Any] = {
+            **self._extra,
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "source": self.source,
+            "n": self.rows,
+            "d": self.d,
+            "classes": self.classes,
+            "class_counts": self.class_counts,
+            "mean": self._moments.mean,
+            "scale": self._moments.scale(),
+            "split_rule": SPLIT_RULE,
+            "split_seed": self.split_seed,
+            "n_train": count_train(self.rows, self.split_seed),
+        }
+        try:
+            self._file.attrs.update(attrs)
+            self._file.close()
+            self._file = None
+            _fsync(self._temp)
+            os.replace(self._temp, self.path)
+            _fsync(self.path.parent)
+        except (OSError, RuntimeError) as error:  # h5py reports a failed close as RuntimeError
+            raise self._explain(error) from error
+
+    def _discard(self) -> None:
+        """Close and delete the temporary file, if it is still there."""
+        if self._file is not None:
+            with contextlib.suppress(OSError, RuntimeError):  # a full disk: closing cannot flush, and need not
+                self._file.close()
+            self._file = None
+        self._temp.unlink(missing_ok=True)
+
+    def _explain(self, error: Exception) -> DataError:
+        found = re.search(r"errno = (\d+)", str(error))  # h5py does not always set error.errno
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            return DataError(f"no space left to write {self.path}: free some space or choose another --data-dir")
+        return DataError(f"cannot write {self.path}: {os.strerror(number) if number else str(error).splitlines()[0]}")
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,252 @@
+"""Conversion of small originals: checks against the registry, atomicity, SIGKILL, and downloads with a fake server."""
+
+import dataclasses
+import gzip
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import requests
+
+from l2ul_fast.datasets import registry
+from l2ul_fast.datasets.convert import convert
+from l2ul_fast.datasets.fetch import fetch
+from l2ul_fast.datasets.hdf5 import open_dataset, verify
+from l2ul_fast.datasets.registry import REGISTRY, RawFile
+from l2ul_fast.errors import DataError
+
+MAGIC = b"1,2,3,4,5,6,7,8,9,10,g\n" * 3 + b"2,3,4,5,6,7,8,9,10,11,h\n" * 2
+SUM = hashlib.sha256(MAGIC).hexdigest()
+
+
+@pytest.fixture
+def small_magic(monkeypatch):
+    """A registry in which magic has five rows."""
+    info = dataclasses.replace(
+        REGISTRY["magic"],
+        n=5,
+        class_counts=(2, 3),
+        content_sha256=SUM,
+        files=(RawFile("magic04.data", "https://example.org/magic04.data", SUM),),
+    )
+    monkeypatch.setitem(registry.REGISTRY, "magic", info)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw", tmp_path / "data"
+
+
+@pytest.mark.parametrize("codec", ["none", "bitshuffle-lz4", "zstd"])
+def test_convert(small_magic, folders, codec):
+    raw, data = folders
+    (raw / "magic04.data.gz").write_bytes(gzip.compress(MAGIC))
+    seen = []
+    path = convert("magic", raw, data, codec, progress=lambda done, total: seen.append((done, total)))
+    assert path == data / "magic.h5"
+    assert seen[-1] == (5, 5)
+    assert verify(path) == []
+    with open_dataset(path) as file:
+        assert (file.n, file.d, file.label, file.class_counts) == (5, 10, "real", [2, 3])
+        assert file.source == f"real:{SUM}"
+        assert file.attrs["class_rule"] == REGISTRY["magic"].class_rule
+        assert list(file.attrs["columns"]) == list(REGISTRY["magic"].columns)
+        X, y = file.read(0, 5)
+    assert X[:, 0].tolist() == [1, 1, 1, 2, 2]
+    assert y.tolist() == [1, 1, 1, 0, 0]
+
+
+def test_line_ends_do_not_change_the_checksum(small_magic, folders):
+    raw, data = folders
+    (raw / "magic04.data").write_bytes(MAGIC.replace(b"\n", b"\r\n"))
+    with open_dataset(convert("magic", raw, data)) as file:
+        assert file.source == f"real:{SUM}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MAGIC[: -len(b"2,3,4,5,6,7,8,9,10,11,h\n")], "has 4 rows instead of 5"),
+        (MAGIC + MAGIC, "has 10 rows instead of 5"),
+        (MAGIC[:-8], "line 5 is damaged"),
+        (MAGIC.replace(b"10,g", b"9,g"), f"is not the published file .sha256 .* instead of {SUM}"),
+        (MAGIC.replace(b"g", b"h", 1), r"has \(3, 2\) rows of class 0 and 1"),
+        (b"", "has 0 rows instead of 5"),
+        (b"PK\x03\x04 this is not text", "line 1 is damaged"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(10000), "line 1 is damaged"),
+    ],
+)
+def test_wrong_files_leave_the_old_one_intact(small_magic, folders, text, message):
+    raw, data = folders
+    (raw / "magic04.data").write_bytes(MAGIC)
+    before = convert("magic", raw, data).read_bytes()
+    (raw / "magic04.data").write_bytes(text)
+    with pytest.raises(DataError, match=message):
+        convert("magic", raw, data)
+    assert (data / "magic.h5").read_bytes() == before
+    assert os.listdir(data) == ["magic.h5"]
+
+
+def test_a_part_is_written_as_a_subset_only_on_request(small_magic, folders):
+    raw, data = folders
+    (raw / "magic04.data").write_bytes(MAGIC[:46])
+    path = convert("magic", raw, data, subset=True)
+    assert path == data / "magic.subset.h5"
+    with open_dataset(path) as file:
+        assert (file.n, file.label, file.attrs["original_rows"]) == (2, "subset", 5)
+        assert file.source.startswith("subset:")
+        assert file.attrs["source_sha256_of"] == "rows"
+
+
+def test_npz_subset(folders):
+    raw, data = folders
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 18)).astype(np.float32), rng.integers(0, 2, 100).astype(np.int8)
+    np.savez(raw / "susy_subset.npz", X=X, y=y)
+    path = convert("susy", raw, data)
+    with open_dataset(path) as file:
+        assert path.name == "susy.subset.h5"
+        assert file.source == "subset:" + hashlib.sha256((raw / "susy_subset.npz").read_bytes()).hexdigest()
+        np.testing.assert_array_equal(file.read(0, 100)[0], X)
+
+
+def test_complete_npz_must_have_its_checksum(folders):
+    raw, data = folders
+    np.savez(raw / "sepsis_patient_agg89.npz", X=np.zeros((40336, 89), np.float32), y=np.arange(40336) < 2932)
+    with pytest.raises(DataError, match="is not the published file"):
+        convert("sepsis", raw, data)
+
+
+def test_published_archive_is_checked_by_its_own_sum(folders, monkeypatch):
+    """Of HIGGS only the sha256 of the .gz is published, so that is what counts."""
+    raw, data = folders
+    packed = gzip.compress(b"".join(b"%d," % (k % 2) + b",".join([b"%d" % k] * 28) + b"\n" for k in range(1000)))
+    file = RawFile("HIGGS.csv.gz", "https://example.org/HIGGS.csv.gz", hashlib.sha256(packed).hexdigest())
+    monkeypatch.setitem(registry.REGISTRY, "higgs", dataclasses.replace(REGISTRY["higgs"], n=1000, files=(file,)))
+    (raw / "HIGGS.csv.gz").write_bytes(packed)
+    with open_dataset(convert("higgs", raw, data)) as made:
+        assert made.source == f"real:{file.sha256}"
+    (raw / "HIGGS.csv.gz").write_bytes(gzip.compress(gzip.decompress(packed), compresslevel=1))
+    with pytest.raises(DataError, match="is not the published file"):
+        convert("higgs", raw, data)
+
+
+def test_rows_identify_text_without_a_published_sum(folders, monkeypatch):
+    raw, data = folders
+    monkeypatch.setitem(registry.REGISTRY, "higgs", dataclasses.replace(REGISTRY["higgs"], n=2))
+    sources = []
+    for text in (
+        "1," + ",".join(["0.5"] * 28) + "\n0," + ",".join(["7"] * 28) + "\n",
+        "1," + ",".join(["5e-1"] * 28) + "\n0," + ",".join(["7.0"] * 28) + "\n",
+        "1," + ",".join(["0.5"] * 28) + "\n1," + ",".join(["7"] * 28) + "\n",
+    ):
+        (raw / "HIGGS.csv").write_text(text)
+        with open_dataset(convert("higgs", raw, data)) as file:
+            assert file.label == "real"
+            sources.append(file.source)
+    assert sources[0] == sources[1] != sources[2]
+
+
+def test_killed_while_converting_then_run_again(small_magic, folders):
+    raw, data = folders
+    (raw / "magic04.data").write_bytes(MAGIC)
+    before = convert("magic", raw, data, subset=True).read_bytes()
+    script = """
+        import sys, time
+        from l2ul_fast.datasets.convert import convert
+        def stop_here(done, total):
+            print("half", flush=True)
+            time.sleep(600)
+        convert("magic", sys.argv[1], sys.argv[2], progress=stop_here, subset=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(raw), str(data)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "half\n"
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    child.stdout.close()
+    left = sorted(os.listdir(data))
+    assert len(left) == 2  # the old file and the temporary one of the dead process
+    assert (data / "magic.subset.h5").read_bytes() == before
+    path = convert("magic", raw, data, subset=True)
+    assert os.listdir(data) == ["magic.subset.h5"]
+    assert verify(path) == []
+
+
+# --- fetch -------------------------------------------------------------------------------------------------------
+
+
+class FakeAnswer:
+    def __init__(self, body: bytes, status: int = 200) -> None:
+        self.body, self.status_code = body, status
+        self.headers = {"content-length": str(len(body))}
+
+    def raise_for_status(self):
+        if self.status_code != 200:
+            raise requests.HTTPError("refused", response=self)
+
+    def iter_content(self, chunk_size):
+        yield from (self.body[k : k + 16] for k in range(0, len(self.body), 16))
+
+    def close(self):
+        pass
+
+
+def serve(monkeypatch, answer):
+    asked = []
+
+    def get(url, **options):
+        asked.append(url)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(requests, "get", get)
+    return asked
+
+
+def test_fetch_stores_a_checked_file_and_does_not_ask_twice(small_magic, folders, monkeypatch):
+    raw, data = folders
+    asked = serve(monkeypatch, FakeAnswer(MAGIC))
+    seen = []
+    found = fetch("magic", raw, progress=lambda done, total: seen.append((done, total)))
+    assert found.path == raw / "magic" / "magic04.data"
+    assert found.path.read_bytes() == MAGIC
+    assert seen[-1][0] == len(MAGIC)
+    assert fetch("magic", raw).path == found.path
+    assert asked == ["https://example.org/magic04.data"]
+    assert verify(convert("magic", raw, data)) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (requests.ConnectionError("offline"), "could not be downloaded from .* .no connection.: .* put it into"),
+        (requests.Timeout("slow"), "no connection"),
+        (FakeAnswer(b"", 404), "the server answered 404"),
+        (FakeAnswer(b"<html>moved</html>"), "has another sha256"),
+        (FakeAnswer(MAGIC[:-1]), "has another sha256"),
+    ],
+)
+def test_failed_downloads_keep_nothing(small_magic, folders, monkeypatch, answer, message):
+    raw, _ = folders
+    serve(monkeypatch, answer)
+    with pytest.raises(DataError, match=message):
+        fetch("magic", raw)
+    assert [path for path in raw.rglob("*") if path.is_file()] == []
+
+
+def test_a_subset_does_not_replace_a_download(folders, monkeypatch):
+    raw, _ = folders
+    np.savez(raw / "higgs_subset.npz", X=np.zeros((3, 28), np.float32), y=np.array([0, 1, 1]))
+    asked = serve(monkeypatch, requests.ConnectionError("offline"))
+    with pytest.raises(DataError, match=r"HIGGS\.csv\.gz could not be downloaded"):
+        fetch("higgs", raw)
+    assert asked == [REGISTRY["higgs"].files[0].url]
