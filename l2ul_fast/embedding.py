@@ -149,8 +149,7 @@ class KernelMeanEmbedding:
         """Add all rows that `other` holds; both must use the same seeds and classes."""
         if not isinstance(other, KernelMeanEmbedding):
             raise TypeError(f"can only merge a KernelMeanEmbedding, got {type(other).__name__}")
-        mine, theirs = self.partitions.seeds, other.partitions.seeds
-        if mine.dtype != theirs.dtype or not np.array_equal(mine, theirs):
+        if not self.partitions.same_as(other.partitions):
             raise ValueError("the two embeddings use different seeds")
         if self.n_classes != other.n_classes:
             raise ValueError(f"the two embeddings have {self.n_classes} and {other.n_classes} classes")

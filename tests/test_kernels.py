@@ -176,6 +176,23 @@ def test_float64_is_not_rounded_to_float32():
     assert lk.assign_cells(rows, third)[0, 0] == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_standardised_on_the_way(dtype):
+    rng = np.random.default_rng(0)
+    mean, scale = rng.normal(0, 1e4, 9), 10.0 ** rng.integers(-4, 5, 9)
+    Z = rng.standard_normal((500, 9))
+    X = (mean + scale * Z).astype(dtype)
+    Z = (X - mean) / scale
+    for psi in (2, 4, 9):
+        partitions = lk.Partitions.from_seeds(Z[:psi].astype(dtype)[None], mean=mean, scale=scale)
+        cells = lk.assign_cells(X, partitions)
+        assert_nearest(Z.astype(dtype), partitions.seeds, cells)
+        assert (cells != lk.assign_cells(X, lk.Partitions.from_seeds(partitions.seeds))).any()
+    plain = lk.Partitions.from_seeds(partitions.seeds)
+    assert not plain.same_as(partitions)
+    assert plain.same_as(lk.Partitions.from_seeds(partitions.seeds, mean=None))
+
+
 def test_integer_rows_are_exact():
     X = np.arange(12).reshape(6, 2)
     partitions = lk.Partitions.from_seeds(X[None, :4])

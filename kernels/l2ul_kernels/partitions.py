@@ -66,18 +66,37 @@ class Partitions:
     ----------
     seeds : (t, psi, d) float32 or float64, read-only
     row_ids : (t, psi) int64 or None, the rows the seeds were drawn from
+    mean, scale : (d,) float64 or None; when given, a row x is compared with the seeds as (x - mean) / scale
     n_partitions, n_seeds, n_features : int, the shape (t, psi, d)
     """
 
-    def __init__(self, seeds: NDArray[Any], row_ids: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        seeds: NDArray[Any],
+        row_ids: NDArray[np.int64] | None = None,
+        mean: NDArray[np.float64] | None = None,
+        scale: NDArray[np.float64] | None = None,
+    ) -> None:
         self.seeds = seeds
         self.row_ids = row_ids
+        self.mean = mean
+        self.scale = scale
         self.n_partitions, self.n_seeds, self.n_features = seeds.shape
         self._packed: dict[np.dtype[Any], Packed] = {}
 
     @classmethod
-    def from_seeds(cls, seeds: ArrayLike, row_ids: ArrayLike | None = None) -> Partitions:
-        """Partitions with the given seeds (t, psi, d). Integers become float64; the array is copied."""
+    def from_seeds(
+        cls,
+        seeds: ArrayLike,
+        row_ids: ArrayLike | None = None,
+        mean: ArrayLike | None = None,
+        scale: ArrayLike | None = None,
+    ) -> Partitions:
+        """Partitions with the given seeds (t, psi, d). Integers become float64; the array is copied.
+
+        With `mean` and `scale` (d,), the seeds are standardised values and rows are standardised on the way: at no
+        cost, because the scale is folded into the seeds' columns.
+        """
         array = np.array(seeds, order="C")
         if array.dtype not in LIMITS:
             if array.dtype.kind not in "iub":
@@ -101,7 +120,7 @@ class Partitions:
             if ids.shape != (t, psi):
                 raise ValueError(f"row_ids must have shape {(t, psi)}, got {ids.shape}")
             ids.setflags(write=False)
-        return cls(array, ids)
+        return cls(array, ids, *_check_standard(mean, scale, d))
 
     @classmethod
     def sample(cls, X: ArrayLike, n_partitions: int = 100, n_seeds: int = 4, random_state: Any = None) -> Partitions:
@@ -115,6 +134,11 @@ class Partitions:
     def __repr__(self) -> str:
         t, psi, d = self.seeds.shape
         return f"Partitions(t={t}, psi={psi}, d={d}, {self.seeds.dtype})"
+
+    def same_as(self, other: Partitions) -> bool:
+        """Whether both send every row to the same cells: equal seeds, dtype and standardisation."""
+        pairs = ((self.seeds, other.seeds), (self.mean, other.mean), (self.scale, other.scale))
+        return self.seeds.dtype == other.seeds.dtype and all(np.array_equal(a, b) for a, b in pairs)  # type: ignore[arg-type]
 
     def compute_dtype(self, x_dtype: np.dtype[Any]) -> np.dtype[Any]:
         """float32 only when neither the rows nor the seeds lose a digit by it."""
@@ -136,7 +160,7 @@ class Partitions:
         by one power of two.
         """
         if dtype not in self._packed:
-            self._packed[dtype] = _pack(self.seeds, dtype)
+            self._packed[dtype] = _pack(self.seeds, dtype, self.mean, self.scale)
         return self._packed[dtype]
 
 
@@ -153,15 +177,38 @@ def _centre(seeds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(spread > 0, np.round(mean / step) * step, flat[0])
 
 
-def _pack(seeds: NDArray[Any], dtype: np.dtype[Any]) -> Packed:
+def _check_standard(
+    mean: ArrayLike | None, scale: ArrayLike | None, d: int
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    if mean is None and scale is None:
+        return None, None
+    if mean is None or scale is None:
+        raise ValueError("mean and scale go together")
+    m, s = np.array(mean, dtype=np.float64), np.array(scale, dtype=np.float64)
+    if m.shape != (d,) or s.shape != (d,) or not np.isfinite(m).all() or not (np.isfinite(s) & (s > 0)).all():
+        raise ValueError(f"mean and scale must be {d} finite numbers each, every scale above 0")
+    return m, s
+
+
+def _pack(
+    seeds: NDArray[Any],
+    dtype: np.dtype[Any],
+    mean: NDArray[np.float64] | None,
+    scale: NDArray[np.float64] | None,
+) -> Packed:
     t, psi, d = seeds.shape
-    centre = _centre(seeds.astype(np.float64)).astype(dtype)
-    wide = seeds.astype(np.float64) - centre.astype(np.float64)
+    centre = _centre(seeds.astype(np.float64))
+    if mean is None or scale is None:
+        mean, scale = np.zeros(d), np.ones(d)
+    centre = (mean + scale * centre).astype(dtype)  # of the rows as they come
+    wide = seeds.astype(np.float64) - (centre.astype(np.float64) - mean) / scale
     v = wide[:, :1] - wide[:, 1:]
     # A common power of two changes no comparison and keeps products of tiny or huge numbers in range.
     v *= np.exp2(-np.floor(np.log2(np.abs(v).max(initial=0.0) or 1.0)))
     c = -(v * (wide[:, :1] / 2 + wide[:, 1:] / 2)).sum(axis=-1, keepdims=True)
-    table = np.concatenate([c, v], axis=-1) + 0.0  # (t, psi - 1, 1 + d); + 0.0 makes a negative zero a plain one
+    table = (
+        np.concatenate([c, v / scale], axis=-1) + 0.0
+    )  # (t, psi - 1, 1 + d); + 0.0: no negative zeros
     if psi == 2:  # the columns of all partitions form the groups
         table = table.reshape(1, t, 1 + d)
     threes, twos, ones = group_columns(table.shape[1])
