@@ -1,7 +1,7 @@
 """The dataset file: HDF5 with X (n, d) float32 and y (n,), chunked by rows, checksummed, written atomically.
 
-Attributes: format, format_version, name, source, n, d, classes, class_counts, mean, scale (of all rows, float64;
-scale 1 for a constant column), split_rule, split_seed, n_train. `source` says what the rows are: real:<sha256>,
+Attributes: format, format_version, name, source, n, d, classes, class_counts, mean, variance, scale (of all rows,
+float64; scale 1 for a constant column), split_rule, split_seed, n_train. `source` says what the rows are: real:<sha256>,
 subset:<sha256> or standin:<generator version>:<seed>. Chunk i of X and chunk i of y hold the same rows.
 """
 
@@ -44,6 +44,7 @@ class DatasetFile:
         self.class_counts = [int(c) for c in attrs["class_counts"]]
         self.mean = np.asarray(attrs["mean"], dtype=np.float64)
         self.scale = np.asarray(attrs["scale"], dtype=np.float64)
+        self.variance = np.asarray(attrs["variance"], dtype=np.float64)
         self.split_seed = int(attrs["split_seed"])
         self.n_train = int(attrs["n_train"])
         self.chunk_rows = int(self.X.chunks[0])

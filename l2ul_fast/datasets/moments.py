@@ -64,7 +64,15 @@ class Moments:
         """Add the rows of X (k, d) float32, all finite."""
         self.n = int(_update(X, self.n, self.mean, self._m2, self._work[0], self._work[1]))
 
+    def variance(self) -> np.ndarray:
+        """Population variance of each column, (d,)."""
+        return self._m2 / max(self.n, 1)
+
     def scale(self) -> np.ndarray:
         """Population standard deviation of each column, (d,); 1 for a constant column, so that it may divide."""
-        std = np.sqrt(self._m2 / max(self.n, 1))
-        return np.where(std > 0, std, 1.0)
+        return scale_of(self.variance())
+
+
+def scale_of(variance: np.ndarray) -> np.ndarray:
+    """Standard deviation of each column, 1 where it is 0."""
+    return np.where(variance > 0, np.sqrt(variance), 1.0)

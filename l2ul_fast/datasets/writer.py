@@ -1,10 +1,7 @@
 """DatasetWriter: rows in, a complete and checksummed dataset file out, or nothing at all."""
 
 import contextlib
-import errno
 import os
-import re
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,15 +10,14 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
+from l2ul_fast.datasets.atomic import explain, publish, temp_path
 from l2ul_fast.datasets.chunks import chunk_buffer, write_chunk
 from l2ul_fast.datasets.layout import (
     CODECS,
     FORMAT,
     FORMAT_VERSION,
     chunk_rows,
-    remove_stale,
     source_label,
-    temp_prefix,
 )
 from l2ul_fast.datasets.moments import Moments, first_bad_row
 from l2ul_fast.datasets.split import SPLIT_RULE, count_train
@@ -74,17 +70,16 @@ class DatasetWriter:
         self._written = 0
         self._moments = Moments(d)
         self.class_counts = np.zeros(self.classes.size, dtype=np.int64)
-        self._temp = self.path.with_name(f"{temp_prefix(self.path)}{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        self._temp: Path | None = None
         self._file: h5py.File | None = None
 
     def __enter__(self) -> Self:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            remove_stale(self.path)
+            self._temp = temp_path(self.path)
             # No chunk cache: a write error then surfaces at the write, not when the file is closed.
             self._file = h5py.File(self._temp, "w", rdcc_nbytes=0)
         except OSError as error:
-            raise self._explain(error) from error
+            raise explain(self.path, error) from error
         return self
 
     def append(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -135,7 +130,7 @@ class DatasetWriter:
                 write_chunk(self._file["X"], start, self._raw)
             self._file["y"][start:stop] = self._y[:rows]
         except OSError as error:
-            raise self._explain(error) from error
+            raise explain(self.path, error) from error
         self._waiting, self._written = 0, stop
 
     def _create(self, rows: int) -> None:
@@ -161,9 +156,10 @@ class DatasetWriter:
             self._discard()
 
     def _finish(self) -> None:
-        assert self._file is not None
         if self._waiting:
             self._write()
+        assert self._file is not None
+        assert self._temp is not None
         if self.rows == 0:
             raise DataError(f"{self.name} has no rows")
         if self.n is not None and self.rows != self.n:
@@ -180,6 +176,7 @@ class DatasetWriter:
             "classes": self.classes,
             "class_counts": self.class_counts,
             "mean": self._moments.mean,
+            "variance": self._moments.variance(),
             "scale": self._moments.scale(),
             "split_rule": SPLIT_RULE,
             "split_seed": self.split_seed,
@@ -189,11 +186,9 @@ class DatasetWriter:
             self._file.attrs.update(attrs)
             self._file.close()
             self._file = None
-            _fsync(self._temp)
-            os.replace(self._temp, self.path)
-            _fsync(self.path.parent)
+            publish(self._temp, self.path)
         except (OSError, RuntimeError) as error:  # h5py reports a failed close as RuntimeError
-            raise self._explain(error) from error
+            raise explain(self.path, error) from error
 
     def _discard(self) -> None:
         """Close and delete the temporary file, if it is still there."""
@@ -201,19 +196,5 @@ class DatasetWriter:
             with contextlib.suppress(OSError, RuntimeError):  # a full disk: closing cannot flush, and need not
                 self._file.close()
             self._file = None
-        self._temp.unlink(missing_ok=True)
-
-    def _explain(self, error: Exception) -> DataError:
-        found = re.search(r"errno = (\d+)", str(error))  # h5py does not always set error.errno
-        number = int(found[1]) if found else getattr(error, "errno", None)
-        if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            return DataError(f"no space left to write {self.path}: free some space or choose another --data-dir")
-        return DataError(f"cannot write {self.path}: {os.strerror(number) if number else str(error).splitlines()[0]}")
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        if self._temp is not None:
+            self._temp.unlink(missing_ok=True)

@@ -1,0 +1,227 @@
+"""A data set of any size past the kernels: one thread reads chunks into a small ring of buffers, the kernels eat them.
+
+h5py allows one call at a time in a process, so more readers would not read faster; the kernels release the GIL and run
+while the next chunk is read and its checksum computed. Memory is the ring, whatever n.
+"""
+
+import contextlib
+import glob
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.datasets.chunks import read_chunk
+from l2ul_fast.datasets.hdf5 import DatasetFile, open_dataset
+from l2ul_fast.datasets.moments import scale_of
+from l2ul_fast.datasets.rows import RowReader
+from l2ul_fast.errors import DataError
+from l2ul_kernels import Partitions, cell_counts, sample_row_ids
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Part = Literal["all", "train", "test"]
+Progress = Callable[[int, int | None], None]
+
+#: Buffers in the ring: one being filled, one being eaten, two to even out hiccups (`l2ul bench stream`).
+RING = 4
+
+
+class Shards:
+    """One dataset file, or several with the same columns and classes as if they were one; row numbers run through."""
+
+    def __init__(self, source: Source) -> None:
+        self.paths = _paths(source)
+        self.files: list[DatasetFile] = []
+        try:
+            for path in self.paths:
+                self.files.append(open_dataset(path))
+            first = self.files[0]
+            for file in self.files[1:]:
+                if (file.d, file.classes) != (first.d, first.classes):
+                    raise DataError(f"{file.path} has other columns or classes than {first.path}")
+        except BaseException:
+            self.close()
+            raise
+        sizes = np.array([file.n for file in self.files])
+        self.first_rows = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.n, self.d, self.classes = int(sizes.sum()), first.d, first.classes
+        self.label = " + ".join(sorted({file.label for file in self.files}))
+        share = sizes / self.n
+        self.mean = np.sum([s * f.mean for s, f in zip(share, self.files, strict=True)], axis=0)
+        spread = [s * (f.variance + (f.mean - self.mean) ** 2) for s, f in zip(share, self.files, strict=True)]
+        self.scale = first.scale if len(self.files) == 1 else scale_of(np.sum(spread, axis=0))
+        self._readers: list[RowReader] | None = None
+
+    def take(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """X (k, d) and y (k,) of the rows with these numbers."""
+        if self._readers is None:
+            self._readers = [RowReader(file.path, file.X) for file in self.files]
+        ids = np.asarray(ids, dtype=np.int64)
+        if ids.size and not (ids.min() >= 0 and ids.max() < self.n):
+            raise DataError(f"row {ids.min() if ids.min() < 0 else ids.max()} is not among the {self.n} rows")
+        where = np.searchsorted(self.first_rows, ids, side="right") - 1
+        X, y = np.empty((ids.size, self.d), np.float32), np.empty(ids.size, self.files[0].y.dtype)
+        for i in np.unique(where):
+            mine = where == i
+            local = ids[mine] - self.first_rows[i]
+            X[mine] = self._readers[i].take(local)
+            order = np.unique(local)  # h5py wants ascending numbers; labels are a byte each
+            y[mine] = self.files[i].y[order][np.searchsorted(order, local)] if order.size else 0
+        return X, y
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+    def __enter__(self) -> "Shards":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _paths(source: Source) -> list[Path]:
+    """The files a source names: a path, a pattern with wildcards, or a list of either. A file twice is an error."""
+    words = [source] if isinstance(source, str | os.PathLike) else list(source)
+    paths: list[Path] = []
+    for word in (os.fspath(w) for w in words):
+        found = sorted(glob.glob(word)) if glob.has_magic(word) and not Path(word).exists() else [word]
+        if not found:
+            raise DataError(f"no file matches {word}")
+        paths += map(Path, found)
+    if not paths:
+        raise DataError("no dataset file was given")
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise DataError(f"{path} is listed twice: its rows would count double")
+        seen.add(path.resolve())
+    return paths
+
+
+class _Stop(Exception):
+    pass
+
+
+def _read_into(file: DatasetFile, start: int, buffer: tuple[NDArray[np.uint8], NDArray[np.float32]]) -> int:
+    """Fill the buffer with the chunk that begins at row `start`; returns how many of its rows are real."""
+    raw, X = buffer
+    rows = min(file.chunk_rows, file.n - start)
+    try:
+        if file.is_plain:
+            read_chunk(file.X, start, raw)
+        else:
+            file.X.read_direct(X, np.s_[start : start + rows], np.s_[:rows])
+    except OSError as error:
+        raise DataError(
+            f"{file.path} is damaged in rows {start}..{start + rows - 1} (checksum or read error): make the file again"
+        ) from error
+    return rows
+
+
+def blocks(shards: Shards, labels: bool = False) -> Iterator[tuple[int, NDArray[np.float32], NDArray[Any] | None]]:
+    """(first row, X (k, d), y (k,) or None) for all rows in order. X is valid until the next block is asked for."""
+    free: queue.Queue[Any] = queue.Queue()
+    full: queue.Queue[Any] = queue.Queue()
+    largest = max(file.chunk_rows for file in shards.files)
+    for _ in range(RING):
+        free.put(np.zeros(4 * largest * shards.d + 4, dtype=np.uint8))
+
+    def read() -> None:
+        try:
+            for file, first in zip(shards.files, shards.first_rows, strict=False):
+                for start in range(0, file.n, file.chunk_rows):
+                    memory = free.get()
+                    if memory is None:
+                        raise _Stop
+                    raw = memory[: 4 * file.chunk_rows * shards.d + 4]
+                    X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
+                    rows = _read_into(file, start, (raw, X))
+                    y = file.y[start : start + rows] if labels else None
+                    full.put((int(first) + start, X[:rows], y, memory))
+            full.put(None)
+        except _Stop:
+            pass
+        except BaseException as error:
+            full.put(error)
+
+    reader = threading.Thread(target=read, name="l2ul-reader", daemon=True)
+    reader.start()
+    try:
+        while (item := full.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            first_row, X, y, memory = item
+            yield first_row, X, y
+            free.put(memory)
+    finally:  # also when the consumer stops early: the reader must not outlive the open files
+        free.put(None)
+        reader.join()
+
+
+def sample_partitions(
+    source: Source | Shards, t: int = 100, psi: int = 4, random_state: Any = None, standardise: bool = True
+) -> Partitions:
+    """Draw seeds from the rows of a file; rows are compared standardised by the file's mean and scale by default."""
+    with opened(source) as shards:
+        ids = sample_row_ids(shards.n, t, psi, random_state)
+        rows, _ = shards.take(ids.ravel())
+        seeds = rows.reshape(t, psi, shards.d)
+        if not standardise:
+            return Partitions.from_seeds(seeds, ids)
+        seeds = ((seeds - shards.mean) / shards.scale).astype(np.float32)
+        return Partitions.from_seeds(seeds, ids, shards.mean, shards.scale)
+
+
+def stream_counts(
+    source: Source | Shards,
+    partitions: Partitions,
+    by_class: bool = False,
+    part: Part = "all",
+    progress: Progress | None = None,
+) -> NDArray[np.int64]:
+    """Rows per cell of a file of any size: int64 (t, psi), or (C, t, psi) in the order of the file's classes.
+
+    `part` counts only the training or only the test rows of the fixed split.
+    """
+    with opened(source) as shards:
+        shape = (partitions.n_partitions, partitions.n_seeds)
+        n_classes = len(shards.classes) if by_class else 1
+        masked = part != "all"
+        # rows that do not count get a class of their own, dropped at the end: no row is ever copied
+        labelled = by_class or masked
+        total = np.zeros((n_classes + masked, *shape) if labelled else shape, np.int64)
+        for first, X, y in blocks(shards, labels=by_class):
+            labels = np.zeros(len(X), np.uint16) if labelled else None
+            if labels is not None:
+                if y is not None:
+                    labels[:] = np.searchsorted(shards.classes, y)
+                if masked:
+                    labels[_outside(shards, first, len(X), part)] = n_classes
+            cell_counts(X, partitions, labels, None if labels is None else n_classes + masked, out=total)
+            if progress is not None:
+                progress(first + len(X), shards.n)
+        if not labelled:
+            return total
+        return total[:n_classes] if by_class else total[0]
+
+
+def _outside(shards: Shards, first: int, rows: int, part: Part) -> NDArray[np.bool_]:
+    i = int(np.searchsorted(shards.first_rows, first, side="right")) - 1
+    start = first - int(shards.first_rows[i])
+    train = shards.files[i].train_mask(start, start + rows)
+    return ~train if part == "train" else train
+
+
+@contextlib.contextmanager
+def opened(source: Source | Shards) -> Iterator[Shards]:
+    if isinstance(source, Shards):
+        yield source
+    else:
+        with Shards(source) as shards:
+            yield shards

@@ -1,0 +1,224 @@
+"""Streaming counts and cells against the in-memory kernels, rows by number, damage, and stopping early."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import h5py
+import numpy as np
+import pytest
+
+from l2ul_fast.datasets import stream
+from l2ul_fast.datasets.cellstore import CellStore, stream_cells
+from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
+from l2ul_fast.datasets.rows import RowReader
+from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
+from l2ul_fast.errors import DataError
+from l2ul_kernels import Partitions, assign_cells, cell_counts, pack_cells
+
+SOURCE = "standin:test:0"
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 64 rows, so that small files have many."""
+    for module in ("writer", "hdf5"):
+        monkeypatch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 64)
+
+
+def make(path, n=1000, d=5, seed=0, codec="none", classes=(0, 1)):
+    rng = np.random.default_rng(seed)
+    X = (rng.standard_normal((n, d)) * [1, 10, 100, 1, 1][:d] + 50).astype(np.float32)
+    y = rng.choice(classes, n)
+    with DatasetWriter(path, name="magic", source=SOURCE, d=d, classes=list(classes), codec=codec) as writer:
+        writer.append(X, y)
+    return X, y
+
+
+@pytest.mark.parametrize("codec", ["none", "bitshuffle-lz4", "zstd"])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000])
+def test_counts_equal_the_in_memory_kernel(tmp_path, small_chunks, codec, n):
+    X, y = make(tmp_path / "a.h5", n, codec=codec, classes=(2, 7))
+    partitions = Partitions.sample(np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32) + 50, 7, 4, 0)
+    np.testing.assert_array_equal(stream_counts(tmp_path / "a.h5", partitions), cell_counts(X, partitions))
+    by_class = stream_counts(tmp_path / "a.h5", partitions, by_class=True)
+    np.testing.assert_array_equal(by_class, cell_counts(X, partitions, (y == 7).astype(int), 2))
+    with open_dataset(tmp_path / "a.h5") as data:
+        train = data.train_mask()
+    for part, mask in (("train", train), ("test", ~train)):
+        found = stream_counts(tmp_path / "a.h5", partitions, part=part)
+        np.testing.assert_array_equal(found, cell_counts(X[mask], partitions))
+        found = stream_counts(tmp_path / "a.h5", partitions, by_class=True, part=part)
+        np.testing.assert_array_equal(found, cell_counts(X[mask], partitions, (y[mask] == 7).astype(int), 2))
+
+
+def test_shards_count_like_one_file(tmp_path, small_chunks):
+    made = [make(tmp_path / f"s{i}.h5", n, seed=i) for i, n in enumerate((100, 1, 333))]
+    X, y = np.concatenate([m[0] for m in made]), np.concatenate([m[1] for m in made])
+    pattern = str(tmp_path / "s*.h5")
+    partitions = sample_partitions(pattern, 9, 4, random_state=0)
+    with Shards(pattern) as shards:
+        np.testing.assert_allclose(shards.mean, X.mean(axis=0, dtype=float), rtol=1e-6)
+        np.testing.assert_allclose(shards.scale, X.std(axis=0, dtype=float), rtol=1e-5)
+        np.testing.assert_array_equal(stream_counts(shards, partitions, True), cell_counts(X, partitions, y, 2))
+        ids = np.array([433, 0, 100, 99, 101, 0])
+        rows, labels = shards.take(ids)
+        np.testing.assert_array_equal(rows, X[ids])
+        np.testing.assert_array_equal(labels, y[ids])
+        with pytest.raises(DataError, match="row 434"):
+            shards.take(np.array([434]))
+    paths = sorted(tmp_path.glob("s*.h5"))
+    with pytest.raises(DataError, match="twice"):
+        Shards([*paths, tmp_path / "." / "s0.h5"])
+    with pytest.raises(DataError, match="no file matches"):
+        Shards(str(tmp_path / "nothing*.h5"))
+    with pytest.raises(DataError, match="no dataset file"):
+        Shards([])
+    make(tmp_path / "other.h5", d=4)
+    with pytest.raises(DataError, match="other columns"):
+        Shards([paths[0], tmp_path / "other.h5"])
+
+
+def test_seeds_are_standardised_rows_of_the_file(tmp_path, small_chunks):
+    X, _ = make(tmp_path / "a.h5")
+    partitions = sample_partitions(tmp_path / "a.h5", 6, 5, random_state=3)
+    Z = (X - X.mean(axis=0, dtype=float)) / X.std(axis=0, dtype=float)
+    np.testing.assert_allclose(partitions.seeds, Z[partitions.row_ids], atol=1e-4)
+    from_memory = Partitions.from_seeds(partitions.seeds)
+    agree = assign_cells(X, partitions) == assign_cells(Z, from_memory)
+    assert agree.mean() > 0.9999
+    raw = sample_partitions(tmp_path / "a.h5", 6, 5, random_state=3, standardise=False)
+    np.testing.assert_array_equal(raw.seeds, X[partitions.row_ids])
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_rows_by_number(tmp_path, small_chunks, codec):
+    X, _ = make(tmp_path / "a.h5", codec=codec)
+    with open_dataset(tmp_path / "a.h5") as data:
+        reader = RowReader(data.path, data.X)
+        ids = np.random.default_rng(0).integers(0, 1000, 300)
+        np.testing.assert_array_equal(reader.take(ids), X[ids])
+        assert reader.take([]).shape == (0, 5)
+        for bad in (-1, 1000):
+            with pytest.raises(DataError, match=f"row {bad} is not among the 1000"):
+                reader.take([5, bad])
+
+
+def _flip(path, name, row):
+    """Damage one byte of the stored chunk that holds `row`."""
+    with h5py.File(path) as file:
+        chunk = file[name].chunks[0]
+        where = file[name].id.get_chunk_info_by_coord((row // chunk * chunk, 0)).byte_offset
+    with open(path, "r+b") as file:
+        file.seek(where + 9)
+        byte = file.read(1)[0]
+        file.seek(where + 9)
+        file.write(bytes([byte ^ 4]))
+
+
+def test_damage_is_found_not_used(tmp_path, small_chunks):
+    make(tmp_path / "a.h5")
+    partitions = sample_partitions(tmp_path / "a.h5", 6, 5, random_state=3)
+    store = stream_cells(tmp_path / "a.h5", partitions)
+    _flip(tmp_path / "a.h5", "X", 130)
+    with pytest.raises(DataError, match=r"damaged in rows 128\.\.191"):
+        stream_counts(tmp_path / "a.h5", partitions)
+    with open_dataset(tmp_path / "a.h5") as data:
+        reader = RowReader(data.path, data.X)
+        assert reader.take([127, 192]).shape == (2, 5)
+        with pytest.raises(DataError, match=r"damaged in rows 128\.\.191"):
+            reader.take([0, 190])
+    _flip(store, "cells", 0)
+    with CellStore(store) as cells, pytest.raises(DataError, match="damaged"):
+        cells.packed([0])
+    assert threading.active_count() == 1 or not any(t.name == "l2ul-reader" for t in threading.enumerate())
+
+
+def test_stored_cells_are_the_cells(tmp_path, small_chunks):
+    X, _ = make(tmp_path / "a.h5")
+    partitions = sample_partitions(tmp_path / "a.h5", 11, 5, random_state=3)
+    seen = []
+    path = stream_cells(tmp_path / "a.h5", partitions, progress=lambda done, total: seen.append((done, total)))
+    assert path == tmp_path / "a.cells.h5"
+    assert seen[-1] == (1000, 1000)
+    expected = assign_cells(X, partitions)
+    with CellStore(path, tmp_path / "a.h5") as store:
+        assert (store.n, store.t, store.psi, store.label) == (1000, 11, 5, "stand-in")
+        assert store.partitions.same_as(partitions)
+        ids = np.array([999, 3, 3, 500])
+        np.testing.assert_array_equal(store.cells(ids), expected[ids])
+        np.testing.assert_array_equal(store.packed(ids), pack_cells(expected, 5)[ids])
+    make(tmp_path / "b.h5", seed=1)
+    with pytest.raises(DataError, match="other data"):
+        CellStore(path, tmp_path / "b.h5")
+    with pytest.raises(DataError, match="no cell store"):
+        CellStore(tmp_path / "none.h5")
+    with pytest.raises(DataError, match="not a cell store"):
+        CellStore(tmp_path / "a.h5")
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(DataError, match=r"cannot be used|truncated"):
+        CellStore(path)
+
+
+def test_stopping_early_leaves_no_thread_and_no_half_file(tmp_path, small_chunks):
+    make(tmp_path / "a.h5", 3000)
+    with Shards(tmp_path / "a.h5") as shards:
+        for first, _, _ in blocks(shards):
+            if first >= 64:
+                break
+    assert not any(t.name == "l2ul-reader" for t in threading.enumerate())
+    partitions = sample_partitions(tmp_path / "a.h5", 3, 4, random_state=0)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stream_cells(tmp_path / "a.h5", partitions, progress=interrupt)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
+    assert not any(t.name == "l2ul-reader" for t in threading.enumerate())
+
+
+def test_a_killed_or_full_cell_store_leaves_the_old_one(tmp_path):
+    make(tmp_path / "a.h5", 20_000)
+    partitions = sample_partitions(tmp_path / "a.h5", 100, 4, random_state=0)
+    path = stream_cells(tmp_path / "a.h5", partitions)
+    old = path.read_bytes()
+    code = f"""
+import os, resource, signal, sys
+from l2ul_fast.datasets.cellstore import stream_cells
+from l2ul_fast.datasets.stream import sample_partitions
+from l2ul_fast.errors import DataError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+partitions = sample_partitions("a.h5", 100, 4, random_state=1)
+if sys.argv[1] == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    try: stream_cells("a.h5", partitions)
+    except DataError as error: print(error)
+else:
+    stream_cells("a.h5", partitions, progress=lambda done, total: os.kill(os.getpid(), {int(signal.SIGKILL)}))
+"""
+    full = subprocess.run([sys.executable, "-c", code, "full"], cwd=tmp_path, capture_output=True, text=True)
+    assert "no space left" in full.stdout, full.stderr
+    assert path.read_bytes() == old
+    killed = subprocess.run([sys.executable, "-c", code, "kill"], cwd=tmp_path, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes() == old
+    stream_cells(tmp_path / "a.h5", partitions)  # a rerun works and clears what the killed one left
+    assert sorted(os.listdir(tmp_path)) == ["a.cells.h5", "a.h5"]
+
+
+def test_the_ring_bounds_what_is_read_ahead(tmp_path, small_chunks, monkeypatch):
+    make(tmp_path / "a.h5", 3000)
+    read = []
+    original = stream._read_into
+    monkeypatch.setattr(stream, "_read_into", lambda *a: (read.append(a[1]), original(*a))[1])
+    with Shards(tmp_path / "a.h5") as shards:
+        iterator = blocks(shards)
+        next(iterator)
+        import time
+
+        time.sleep(0.3)
+        assert len(read) <= stream.RING
+        iterator.close()
