@@ -30,7 +30,16 @@ def test_env_tells_the_machine(tmp_path):
 
 
 def test_help_is_everywhere(tmp_path):
-    for words in ((), ("bench",), ("bench", "kernels"), ("env",)):
+    for words in (
+        (),
+        ("bench",),
+        ("bench", "kernels"),
+        ("bench", "stream"),
+        ("env",),
+        ("data",),
+        ("data", "make"),
+        ("kme",),
+    ):
         done = l2ul(*words, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

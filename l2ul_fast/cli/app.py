@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from l2ul_fast.cli import bench
+from l2ul_fast.cli import bench, data, kme
 
 app = typer.Typer(
     help="Take someone's rows out of a trained model in microseconds, and measure what that is worth.",
@@ -17,6 +17,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, name="data")
+app.command()(kme.kme)
 app.add_typer(bench.app, name="bench")
 
 

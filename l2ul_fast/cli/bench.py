@@ -6,13 +6,16 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from l2ul_fast.errors import UserError
+
+if TYPE_CHECKING:
+    from l2ul_fast.results import Run
 
 app = typer.Typer(help="Measure: every candidate in turn in one run, medians with spread.", no_args_is_help=True)
 stderr = Console(stderr=True)
@@ -53,37 +56,18 @@ def kernels(
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Compare our kernels with every peer and with the machine's matrix product."""
-    from l2ul_fast.environment import describe
     from l2ul_fast.experiments import kernels as experiment
     from l2ul_fast.report import kernels as report
     from l2ul_fast.report.readme import update_readme
-    from l2ul_fast.results import Run
-    from l2ul_kernels.threads import thread_limit
 
-    wanted = numbers(threads)
-    for k in wanted or []:
-        if k > thread_limit():
-            raise UserError(f"cannot use {k} threads: this process may run on {thread_limit()} core(s)")
-    if fresh and out.exists():
-        shutil.rmtree(out)
-    facts = describe()
-    run = Run(out, facts)
-    if not run.has(experiment="environment"):
-        short = {key: facts[key] for key in ("cpu", "cores", "vector_bytes", "git")}
-        run.append({"experiment": "environment", "method": "", **short, **facts["versions"]})
+    wanted = thread_list(threads)
+    run = start(out, fresh)
     with progress_bar() as bar:
-        task = bar.add_task("kernels", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
+        show = shower(bar)
         experiment.run_grid(
             run, numbers(d) or experiment.DIMENSIONS, numbers(psi) or experiment.SEEDS, wanted, repeats, progress=show
         )
-    finish(run.records, as_json, lambda: report.terminal(run.records))
-    for path in report.plot(run.records, out / "kernels"):
-        stderr.print(f"plot: {path}")
-    stderr.print(f"records: {run.path}")
+    finish(run, as_json, report)
     if readme is not None:
         kept = readme.parent / "docs" / "kernels.jsonl"
         kept.parent.mkdir(exist_ok=True)
@@ -93,10 +77,71 @@ def kernels(
         stderr.print(f"rewrote the kernel table of {readme}")
 
 
-def finish(records: list[dict[str, object]], as_json: bool, table: Callable[[], object]) -> None:
-    """Records as JSON lines, or the table, on stdout."""
+@app.command()
+def stream(
+    rows: Annotated[int, typer.Option(min=1000, help="Rows of the HIGGS stand-in.")] = 11_000_000,
+    threads: Annotated[str | None, typer.Option(help="Thread counts (default: 1, 2, 4, ... all).")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
+        "results/stream"
+    ),
+    fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
+) -> None:
+    """Stream a large file beside its limits, reading alone and the kernel alone; rows by number, text, writing."""
+    from l2ul_fast.experiments import stream as experiment
+    from l2ul_fast.report import stream as report
+
+    wanted = thread_list(threads)
+    run = start(out, fresh)
+    with progress_bar() as bar:
+        experiment.run_all(run, rows, wanted, repeats, shower(bar))
+    finish(run, as_json, report)
+
+
+def thread_list(text: str | None) -> list[int] | None:
+    """Thread counts of an option, none above what this process may use."""
+    from l2ul_kernels.threads import thread_limit
+
+    wanted = numbers(text)
+    for k in wanted or []:
+        if k > thread_limit():
+            raise UserError(f"cannot use {k} threads: this process may run on {thread_limit()} core(s)")
+    return wanted
+
+
+def start(out: Path, fresh: bool) -> Run:
+    """Open the run's folder and note the environment in it."""
+    from l2ul_fast.environment import describe
+    from l2ul_fast.results import Run
+
+    if fresh and out.exists():
+        shutil.rmtree(out)
+    facts = describe()
+    run = Run(out, facts)
+    if not run.has(experiment="environment"):
+        short = {key: facts[key] for key in ("cpu", "cores", "vector_bytes", "git")}
+        run.append({"experiment": "environment", "method": "", **short, **facts["versions"]})
+    return run
+
+
+def shower(bar: Progress) -> Callable[[str, int, int], None]:
+    """progress(what, done, total) that moves the bar."""
+    task = bar.add_task("starting", total=None)
+
+    def show(what: str, done: int, total: int) -> None:
+        bar.update(task, description=what, completed=done, total=total)
+
+    return show
+
+
+def finish(run: Run, as_json: bool, report: Any) -> None:
+    """Records as JSON lines, or the table, on stdout; where the plot and the records are, on stderr."""
     if as_json:
-        for record in records:
+        for record in run.records:
             print(json.dumps(record))
     else:
-        Console(width=None if Console().is_terminal else 150).print(table())
+        Console(width=None if Console().is_terminal else 150).print(report.terminal(run.records))
+    for path in report.plot(run.records, run.folder / run.folder.name):
+        stderr.print(f"plot: {path}")
+    stderr.print(f"records: {run.path}")

@@ -1,8 +1,8 @@
 """The dataset file: HDF5 with X (n, d) float32 and y (n,), chunked by rows, checksummed, written atomically.
 
 Attributes: format, format_version, name, source, n, d, classes, class_counts, mean, variance, scale (of all rows,
-float64; scale 1 for a constant column), split_rule, split_seed, n_train. `source` says what the rows are: real:<sha256>,
-subset:<sha256> or standin:<generator version>:<seed>. Chunk i of X and chunk i of y hold the same rows.
+float64; scale 1 for a constant column), split_rule, split_seed, n_train. `source` says what the rows are:
+real:<sha256>, subset:<sha256> or standin:<generator version>:<seed>. Chunk i of X and chunk i of y hold the same rows.
 """
 
 import os
