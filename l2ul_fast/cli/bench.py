@@ -47,7 +47,7 @@ def kernels(
     d: Annotated[str | None, typer.Option(help="Features, e.g. 3,28 (default: those of the seven datasets).")] = None,
     psi: Annotated[str | None, typer.Option(help="Seeds per partition, e.g. 4,64 (default: 2,4,16,64,256).")] = None,
     threads: Annotated[str | None, typer.Option(help="Thread counts (default: 1, 2, 4, ... all).")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 9,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 7,
     out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
         "results/kernels"
     ),

@@ -50,13 +50,14 @@ def _sgemm(n: int) -> tuple[Callable[[], object], float]:
 
 
 def _rows_in(call: Callable[[int], object], most: int, seconds: float) -> int:
-    """How many rows, up to `most`, this call does in about that time, or in ten times its overhead if longer."""
-    call(64)
+    """How many rows, up to `most`, this call does in that time, or in five times its overhead if longer (to 0.15 s)."""
+    n = 32
+    call(n)
     overhead = min(once(lambda: call(1)) for _ in range(3))
-    n = 64
     while (took := once(partial(call, n)) - overhead) < seconds / 4 and n < most:
         n = min(most, 4 * n)
-    return int(np.clip(max(seconds, 10 * overhead) * n / max(took, 1e-9), 64, most))
+    wanted = max(seconds, min(5 * overhead, 0.15))
+    return int(np.clip(wanted * n / max(took, 1e-9), 32, most))
 
 
 def measure_cell(
@@ -201,8 +202,8 @@ def run_grid(
     dimensions: Iterable[int] = DIMENSIONS,
     seeds: Iterable[int] = SEEDS,
     thread_list: Iterable[int] | None = None,
-    repeats: int = 9,
-    slice_seconds: float = 0.02,
+    repeats: int = 7,
+    slice_seconds: float = 0.015,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> None:
     """Measure every cell that `run` does not hold yet, then cold start and the cost of the NaN check."""
