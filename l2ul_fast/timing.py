@@ -10,6 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 
+#: Threads of an OpenMP pool spin for a few milliseconds after their work: the next candidate waits until they sleep.
+PAUSE = 0.005
+
+
 @dataclass
 class Times:
     """Seconds of repeated calls of one candidate."""
@@ -50,6 +54,7 @@ def interleave(
             for k in range(len(names)):
                 name = names[(turn + k) % len(names)]
                 call, count = calls[name], inner.get(name, 1)
+                time.sleep(PAUSE)
                 start = time.perf_counter()
                 for _ in range(count):
                     call()
