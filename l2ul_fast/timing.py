@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 #: Threads of an OpenMP pool spin for a few milliseconds after their work: the next candidate waits until they sleep.
 PAUSE = 0.005
 
