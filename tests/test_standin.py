@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from l2ul_fast.datasets import standin
+from l2ul_fast.datasets import standin, standin_kernel
 from l2ul_fast.datasets.hdf5 import open_dataset
 from l2ul_fast.datasets.registry import REGISTRY
 from l2ul_fast.datasets.standin import generate, make
@@ -89,10 +89,10 @@ def test_normals_have_the_right_shape_and_tails():
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 2**32, (2, 1 << 17), dtype=np.uint32)
     bits = np.empty((8, keys.shape[1]), np.uint32)
-    standin._uniform_bits(keys[0], keys[1], keys.shape[1], bits)
+    standin_kernel._uniform_bits(keys[0], keys[1], keys.shape[1], bits)
     z = np.empty(bits.shape, np.float32)
     for i in range(0, 8, 2):
-        standin._normals(bits[i], bits[i + 1], keys.shape[1], z[i], z[i + 1])
+        standin_kernel._normals(bits[i], bits[i + 1], keys.shape[1], z[i], z[i + 1])
     sample = z.ravel().astype(np.float64)  # about a million
     assert stats.kstest(sample, "norm").pvalue > 1e-3
     assert abs(stats.kurtosis(sample)) < 0.03

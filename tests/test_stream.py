@@ -54,6 +54,13 @@ def test_counts_equal_the_in_memory_kernel(tmp_path, small_chunks, codec, n):
         np.testing.assert_array_equal(found, cell_counts(X[mask], partitions, (y[mask] == 7).astype(int), 2))
 
 
+def test_classes_keep_the_order_of_the_file(tmp_path, small_chunks):
+    X, y = make(tmp_path / "a.h5", classes=(7, 2, 5))
+    partitions = sample_partitions(tmp_path / "a.h5", 4, 3, random_state=0)
+    expected = np.stack([cell_counts(X[y == c], partitions) for c in (7, 2, 5)])
+    np.testing.assert_array_equal(stream_counts(tmp_path / "a.h5", partitions, by_class=True), expected)
+
+
 def test_shards_count_like_one_file(tmp_path, small_chunks):
     made = [make(tmp_path / f"s{i}.h5", n, seed=i) for i, n in enumerate((100, 1, 333))]
     X, y = np.concatenate([m[0] for m in made]), np.concatenate([m[1] for m in made])

@@ -24,7 +24,8 @@ from scipy.special import ndtr, ndtri
 from l2ul_fast.datasets.parsers import read_rows
 from l2ul_fast.datasets.rawfiles import find_raw
 from l2ul_fast.datasets.registry import REGISTRY, get_info
-from l2ul_fast.datasets.standin import KNOTS, PARAMS_DIR, Z_MAX, build_model, fill
+from l2ul_fast.datasets.standin import PARAMS_DIR, build_model, fill
+from l2ul_fast.datasets.standin_kernel import KNOTS, Z_MAX
 
 COMPONENTS = {"magic": 8, "adult": 16, "sepsis": 2, "skin": 24, "covtype": 32, "susy": 6, "higgs": 8}
 BALANCE = {"susy": 0.457565, "higgs": 0.529920}  # of the complete sets; only subsets may be at hand

@@ -195,12 +195,13 @@ def stream_counts(
         masked = part != "all"
         # rows that do not count get a class of their own, dropped at the end: no row is ever copied
         labelled = by_class or masked
+        order = np.argsort(shards.classes)
         total = np.zeros((n_classes + masked, *shape) if labelled else shape, np.int64)
         for first, X, y in blocks(shards, labels=by_class):
             labels = np.zeros(len(X), np.uint16) if labelled else None
             if labels is not None:
                 if y is not None:
-                    labels[:] = np.searchsorted(shards.classes, y)
+                    labels[:] = order[np.searchsorted(shards.classes, y, sorter=order)]
                 if masked:
                     labels[_outside(shards, first, len(X), part)] = n_classes
             cell_counts(X, partitions, labels, None if labels is None else n_classes + masked, out=total)
