@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Threads of an OpenMP pool spin for a few milliseconds after their work: the next candidate waits until they sleep.
-PAUSE = 0.005
+#: Pool threads spin after their work (OpenBLAS for 2^26 clock ticks): with several threads, the next candidate waits
+#: until they sleep, or it would share its cores with them.
+PAUSE = 0.03
 
 
 @dataclass
@@ -38,7 +39,10 @@ def once(call: Callable[[], object]) -> float:
 
 
 def interleave(
-    calls: dict[str, Callable[[], object]], repeats: int = 7, inner: dict[str, int] | None = None
+    calls: dict[str, Callable[[], object]],
+    repeats: int = 7,
+    inner: dict[str, int] | None = None,
+    pause: float = PAUSE,
 ) -> dict[str, Times]:
     """Call every candidate in turn, `repeats` rounds, each round starting at another one.
 
@@ -53,7 +57,7 @@ def interleave(
             for k in range(len(names)):
                 name = names[(turn + k) % len(names)]
                 call, count = calls[name], inner.get(name, 1)
-                time.sleep(PAUSE)
+                time.sleep(pause)
                 start = time.perf_counter()
                 for _ in range(count):
                     call()

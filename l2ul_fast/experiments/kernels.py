@@ -20,7 +20,7 @@ import numpy as np
 
 from l2ul_fast.experiments.peers import COMPARABLE, PEERS
 from l2ul_fast.results import Record, Run
-from l2ul_fast.timing import interleave, once
+from l2ul_fast.timing import PAUSE, interleave, once
 from l2ul_kernels import Partitions, assign_cells, cell_counts, reference, threads
 from l2ul_kernels.threads import thread_limit
 
@@ -114,7 +114,7 @@ def measure_cell(
             extra[name] = {} if same is None else {"differs_from_ours": float((same != cells).mean())}
         for call_now in calls.values():
             call_now()
-        times = interleave(calls, repeats)
+        times = interleave(calls, repeats, pause=PAUSE if k > 1 else 0.0)
 
     peak = work[PEAK] / times[PEAK].median
     for name, taken in times.items():
