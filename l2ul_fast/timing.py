@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Pool threads spin after their work (OpenBLAS for 2^26 clock ticks): with several threads, the next candidate waits
-#: until they sleep, or it would share its cores with them.
-PAUSE = 0.03
+#: Pool threads spin for some milliseconds after their work: with several threads, the next candidate waits until they
+#: sleep, or it would share its cores with them (see also l2ul_fast.cli.main).
+PAUSE = 0.01
 
 
 @dataclass
