@@ -9,8 +9,8 @@ import sys
 def main() -> None:
     """Entry point. A missing extra, a mistake of the user or Ctrl-C is one sentence, never a traceback."""
     if "bench" in sys.argv[1:2]:
-        # OpenBLAS threads spin for 0.1 s after their work and would take a core from the next candidate; 2^23 clock ticks
-        # (3 ms) still bridge the gaps inside one candidate. Read when numpy loads, so it is set before.
+        # OpenBLAS threads spin for 0.1 s after their work and would take a core from the next candidate; 2^23 clock
+        # ticks (3 ms) still bridge the gaps inside one candidate. Read when numpy loads, so it is set before.
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "23")
     try:
         from l2ul_fast.cli.app import app
