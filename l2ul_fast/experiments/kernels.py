@@ -54,14 +54,16 @@ def _sgemm(n: int) -> tuple[Callable[[], object], float]:
 
 
 def _rows_in(call: Callable[[int], object], most: int, seconds: float) -> int:
-    """How many rows, up to `most`, this call does in that time, or in five times its overhead if longer (to 0.15 s)."""
-    n = 32
+    """Rows for one timed call of a peer: about that time, but 4096 rows where they take less than 0.15 s.
+
+    Peers that start threads or check arguments once per partition need that many rows for their overhead not to count.
+    """
+    n = min(256, most)
     call(n)
-    overhead = min(once(lambda: call(1)) for _ in range(3))
-    while (took := once(partial(call, n)) - overhead) < seconds / 4 and n < most:
-        n = min(most, 4 * n)
-    wanted = max(seconds, min(5 * overhead, 0.15))
-    return int(np.clip(wanted * n / max(took, 1e-9), 32, most))
+    per_row = min(once(partial(call, n)) for _ in range(2)) / n
+    n = int(np.clip(0.15 / per_row, n, min(4096, most)))
+    per_row = min(once(partial(call, n)) for _ in range(2)) / n  # again, with the overhead spread over more rows
+    return int(np.clip(max(seconds, min(4096 * per_row, 0.15)) / per_row, min(256, most), most))
 
 
 def measure_cell(

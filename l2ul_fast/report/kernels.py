@@ -158,14 +158,15 @@ def plot(records: list[Record], path: Path) -> list[Path]:
                 if have:
                     axis.plot(place[have], ratio, "o-", color=colour, label=name)
             axis.axhline(1, color="black", linewidth=1, linestyle="--")
-            axis.set(
-                yscale="log", ylabel="times faster than the peer", title=f"assign_cells, psi = {psi}, {k} thread(s)"
-            )
-            axis.legend(fontsize="small")
+            title = f"assign_cells, psi = {psi}, {k} thread{'s' if k > 1 else ''}"
+            axis.set(yscale="log", ylabel="times faster than the peer", title=title)
         for axis in row:
             axis.set_xticks(place, [str(d) for d in dims])
             axis.set_xlabel("features d")
             axis.grid(alpha=0.3)
+    handles, labels = axes[0][1].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, title="peers")
     figure.suptitle("Nearest-seed kernels on synthetic rows (t = 100, float32; medians of interleaved repeats)")
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
