@@ -206,9 +206,7 @@ def _pack(
     # A common power of two changes no comparison and keeps products of tiny or huge numbers in range.
     v *= np.exp2(-np.floor(np.log2(np.abs(v).max(initial=0.0) or 1.0)))
     c = -(v * (wide[:, :1] / 2 + wide[:, 1:] / 2)).sum(axis=-1, keepdims=True)
-    table = (
-        np.concatenate([c, v / scale], axis=-1) + 0.0
-    )  # (t, psi - 1, 1 + d); + 0.0: no negative zeros
+    table = np.concatenate([c, v / scale], axis=-1) + 0.0  # (t, psi - 1, 1 + d); + 0.0: no negative zeros
     if psi == 2:  # the columns of all partitions form the groups
         table = table.reshape(1, t, 1 + d)
     threes, twos, ones = group_columns(table.shape[1])
