@@ -219,13 +219,13 @@ else:
 def test_the_ring_bounds_what_is_read_ahead(tmp_path, small_chunks, monkeypatch):
     make(tmp_path / "a.h5", 3000)
     read = []
-    original = stream._read_into
-    monkeypatch.setattr(stream, "_read_into", lambda *a: (read.append(a[1]), original(*a))[1])
+    original = stream.read_at
+    monkeypatch.setattr(stream, "read_at", lambda *a: (read.append(a[1]), original(*a))[1])
     with Shards(tmp_path / "a.h5") as shards:
         iterator = blocks(shards)
         next(iterator)
         import time
 
         time.sleep(0.3)
-        assert len(read) <= stream.RING
+        assert 1 <= len(read) <= stream.RING
         iterator.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,24 @@ def _package_stamp() -> tuple[int, int]:
 _STAMP = _package_stamp()
 
 
-def kernel(parallel: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator of all kernels: releases the GIL, exact floating point, lazy signatures, cached on disk."""
+#: The fast-math flags a kernel may ask for: sums in another order, fused multiply-adds; NaN and infinities stay right.
+FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
+
+
+def kernel(parallel: bool = False, fastmath: Collection[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator of all kernels: releases the GIL, exact floating point unless `fastmath` names flags (a subset of
+    FAST; division by zero is then an infinity, not an exception), lazy signatures, cached on disk."""
+    if not set(fastmath) <= FAST:
+        raise ValueError(f"fastmath flags must be among {sorted(FAST)}, got {sorted(fastmath)}")
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(nogil=True, parallel=parallel, cache=CACHE)(function)
+        dispatcher = numba.njit(
+            nogil=True,
+            parallel=parallel,
+            cache=CACHE,
+            fastmath=set(fastmath) or False,
+            error_model="numpy" if fastmath else "python",
+        )(function)
         with contextlib.suppress(AttributeError):  # numba's internals may move; then its own stamp applies
             dispatcher._cache._cache_file._source_stamp = _STAMP
         return dispatcher

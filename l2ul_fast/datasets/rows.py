@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.datasets.chunks import fletcher32, is_plain
+from l2ul_fast.datasets.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
 
 
@@ -42,11 +42,10 @@ class RowReader:
         self._memory: NDArray[np.uint8] | None = None
         if is_plain(dataset):
             self._memory = np.memmap(path, np.uint8, "r")
-            found = [dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks())]
-            offsets = {info.chunk_offset[0] // self.chunk_rows: info.byte_offset for info in found}
-            if len(offsets) != chunks:
-                raise DataError(f"{path} is incomplete: {chunks - len(offsets)} of its chunks were never written")
-            self._offsets = np.array([offsets[i] for i in range(chunks)], dtype=np.int64)
+            try:
+                self._offsets = chunk_offsets(dataset)
+            except OSError as error:
+                raise DataError(f"{path} is incomplete: {error}") from error
 
     def take(self, ids: ArrayLike) -> NDArray[Any]:
         """Rows (k, columns) with the given numbers, in the given order; a number may come twice."""

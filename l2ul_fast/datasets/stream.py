@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.chunks import read_chunk
+from l2ul_fast.datasets.chunks import chunk_offsets, read_at
 from l2ul_fast.datasets.hdf5 import DatasetFile, open_dataset
 from l2ul_fast.datasets.moments import scale_of
 from l2ul_fast.datasets.rows import RowReader
@@ -108,20 +108,34 @@ class _Stop(Exception):
     pass
 
 
-def _read_into(file: DatasetFile, start: int, buffer: tuple[NDArray[np.uint8], NDArray[np.float32]]) -> int:
-    """Fill the buffer with the chunk that begins at row `start`; returns how many of its rows are real."""
-    raw, X = buffer
-    rows = min(file.chunk_rows, file.n - start)
-    try:
-        if file.is_plain:
-            read_chunk(file.X, start, raw)
-        else:
-            file.X.read_direct(X, np.s_[start : start + rows], np.s_[:rows])
-    except OSError as error:
-        raise DataError(
-            f"{file.path} is damaged in rows {start}..{start + rows - 1} (checksum or read error): make the file again"
-        ) from error
-    return rows
+class _Chunks:
+    """The chunks of one file in order, for the reading thread."""
+
+    def __init__(self, file: DatasetFile) -> None:
+        self.file = file
+        self.handle = open(file.path, "rb", buffering=0) if file.is_plain else None  # noqa: SIM115 - see close
+        self.offsets = chunk_offsets(file.X) if file.is_plain else None
+
+    def read(self, start: int, raw: NDArray[np.uint8], X: NDArray[np.float32]) -> int:
+        """Fill raw, whose rows are X, with the chunk that begins at row `start`; returns how many rows are real."""
+        file = self.file
+        rows = min(file.chunk_rows, file.n - start)
+        try:
+            if self.handle is not None and self.offsets is not None:
+                # not through h5py: it would hold the GIL, which the thread that feeds the kernel needs
+                read_at(self.handle.fileno(), int(self.offsets[start // file.chunk_rows]), raw, start)
+            else:
+                file.X.read_direct(X, np.s_[start : start + rows], np.s_[:rows])
+        except OSError as error:
+            raise DataError(
+                f"{file.path} is damaged in rows {start}..{start + rows - 1} (checksum or read error): "
+                "make the file again"
+            ) from error
+        return rows
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.handle.close()
 
 
 def blocks(shards: Shards, labels: bool = False) -> Iterator[tuple[int, NDArray[np.float32], NDArray[Any] | None]]:
@@ -135,15 +149,16 @@ def blocks(shards: Shards, labels: bool = False) -> Iterator[tuple[int, NDArray[
     def read() -> None:
         try:
             for file, first in zip(shards.files, shards.first_rows, strict=False):
-                for start in range(0, file.n, file.chunk_rows):
-                    memory = free.get()
-                    if memory is None:
-                        raise _Stop
-                    raw = memory[: 4 * file.chunk_rows * shards.d + 4]
-                    X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
-                    rows = _read_into(file, start, (raw, X))
-                    y = file.y[start : start + rows] if labels else None
-                    full.put((int(first) + start, X[:rows], y, memory))
+                with contextlib.closing(_Chunks(file)) as chunks:
+                    for start in range(0, file.n, file.chunk_rows):
+                        memory = free.get()
+                        if memory is None:
+                            raise _Stop
+                        raw = memory[: 4 * file.chunk_rows * shards.d + 4]
+                        X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
+                        rows = chunks.read(start, raw, X)
+                        y = file.y[start : start + rows] if labels else None
+                        full.put((int(first) + start, X[:rows], y, memory))
             full.put(None)
         except _Stop:
             pass
