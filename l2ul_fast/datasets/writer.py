@@ -121,14 +121,15 @@ class DatasetWriter:
         try:
             if start == 0:
                 self._create(rows)
-            self._file["X"].resize(stop, axis=0)
-            self._file["y"].resize(stop, axis=0)
+            X, y = self._datasets
+            X.resize(stop, axis=0)
+            y.resize(stop, axis=0)
             if self._codec:
-                self._file["X"][start:stop] = self._X[:rows]
+                X[start:stop] = self._X[:rows]
             else:
                 self._X[rows:] = 0  # the unused end of the last chunk
-                write_chunk(self._file["X"], start, self._raw)
-            self._file["y"][start:stop] = self._y[:rows]
+                write_chunk(X, start, self._raw)
+            y[start:stop] = self._y[:rows]
         except OSError as error:
             raise explain(self.path, error) from error
         self._waiting, self._written = 0, stop
@@ -141,10 +142,11 @@ class DatasetWriter:
             X[:] = self._X[:rows]
             self._raw, self._X = raw, X
         options = {"fletcher32": True, **self._codec}
-        self._file.create_dataset(
+        X = self._file.create_dataset(
             "X", (0, self.d), np.float32, chunks=(rows, self.d), maxshape=(None, self.d), **options
         )
-        self._file.create_dataset("y", (0,), self._y_type, chunks=(rows,), maxshape=(None,), **options)
+        y = self._file.create_dataset("y", (0,), self._y_type, chunks=(rows,), maxshape=(None,), **options)
+        self._datasets = X, y  # looking them up by name for every chunk took as long as writing them
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
