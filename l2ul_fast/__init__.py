@@ -9,8 +9,12 @@ from typing import Any
 __version__ = version("l2ul-fast")
 
 # Imported when first used: each needs an optional extra that the others do not.
-_LAZY = {"IsolationKernel": "l2ul_fast.embedding", "KernelMeanEmbedding": "l2ul_fast.embedding"}
-__all__ = ["IsolationKernel", "KernelMeanEmbedding", "__version__"]
+_LAZY = {
+    "IsolationKernel": "l2ul_fast.embedding",
+    "KernelMeanEmbedding": "l2ul_fast.embedding",
+    "L2UL": "l2ul_fast.unlearner",
+}
+__all__ = ["L2UL", "IsolationKernel", "KernelMeanEmbedding", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,9 +37,12 @@ _STAMP = _package_stamp()
 FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
 
 
-def kernel(parallel: bool = False, fastmath: Collection[str] = ()) -> Callable[[Callable[..., Any]], Any]:
+def kernel(
+    parallel: bool = False, fastmath: Collection[str] = (), inline: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
     """Decorator of all kernels: releases the GIL, exact floating point unless `fastmath` names flags (a subset of
-    FAST; division by zero is then an infinity, not an exception), lazy signatures, cached on disk."""
+    FAST; division by zero is then an infinity, not an exception), lazy signatures, cached on disk. `inline` saves the
+    compilation of a kernel with a single caller, which would be optimised again there."""
     if not set(fastmath) <= FAST:
         raise ValueError(f"fastmath flags must be among {sorted(FAST)}, got {sorted(fastmath)}")
 
@@ -50,6 +53,7 @@ def kernel(parallel: bool = False, fastmath: Collection[str] = ()) -> Callable[[
             cache=CACHE,
             fastmath=set(fastmath) or False,
             error_model="numpy" if fastmath else "python",
+            inline="always" if inline else "never",
         )(function)
         with contextlib.suppress(AttributeError):  # numba's internals may move; then its own stamp applies
             dispatcher._cache._cache_file._source_stamp = _STAMP

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from l2ul_fast.cli import bench, data, kme
+from l2ul_fast.cli import bench, data, kme, unlearn
 
 app = typer.Typer(
     help="Take someone's rows out of a trained model in microseconds, and measure what that is worth.",
@@ -19,6 +19,9 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command()(kme.kme)
+app.command()(unlearn.fit)
+app.command()(unlearn.unlearn)
+app.command()(unlearn.show)
 app.add_typer(bench.app, name="bench")
 
 

@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 _CHUNK_BYTES = 1 << 20
 
 
-def _fingerprint(shards: Shards) -> str:
+def fingerprint(shards: Shards) -> str:
     """What the cells belong to: source, rows, mean and scale of each data file (which change with any row)."""
     digest = hashlib.sha256()
     for file in shards.files:
@@ -63,7 +63,7 @@ def stream_cells(
                     if progress is not None:
                         progress(first + len(X), shards.n)
                 facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": shards.n, "t": t, "psi": psi}
-                file.attrs.update(facts | {"label": shards.label, "fingerprint": _fingerprint(shards)})
+                file.attrs.update(facts | {"label": shards.label, "fingerprint": fingerprint(shards)})
             publish(temp, path)
         except (OSError, RuntimeError) as error:
             raise explain(path, error) from error
@@ -89,7 +89,7 @@ class CellStore:
             self._open()
             if source is not None:
                 with opened(source) as shards:
-                    if _fingerprint(shards) != self._file.attrs["fingerprint"]:
+                    if fingerprint(shards) != self._file.attrs["fingerprint"]:
                         raise DataError(f"{self.path} was made from other data: make it again")
         except BaseException:
             self.close()

@@ -39,11 +39,12 @@ class RowReader:
         self._columns = columns
         chunks = -(-self.n // self.chunk_rows)
         self._trusted = np.full(chunks, not verify)
-        self._memory: NDArray[np.uint8] | None = None
+        self._all_trusted = not verify
+        self.memory: NDArray[np.uint8] | None = None
         if is_plain(dataset):
-            self._memory = np.memmap(path, np.uint8, "r")
+            self.memory = np.memmap(path, np.uint8, "r")
             try:
-                self._offsets = chunk_offsets(dataset)
+                self.offsets = chunk_offsets(dataset)
             except OSError as error:
                 raise DataError(f"{path} is incomplete: {error}") from error
 
@@ -55,27 +56,29 @@ class RowReader:
         if rows.size and not (rows.min() >= 0 and rows.max() < self.n):
             bad = rows.min() if rows.min() < 0 else rows.max()
             raise DataError(f"row {bad} is not among the {self.n} rows of {self.path}")
-        if self._memory is None:
+        if self.memory is None:
             return self._take_through_h5py(rows)
-        self._check_chunks(rows)
+        self.check_chunks(rows)
         out = np.empty((rows.size, self._width), dtype=np.uint8)
-        _gather(self._memory, self._offsets, self.chunk_rows, rows, out)
+        _gather(self.memory, self.offsets, self.chunk_rows, rows, out)
         return out.view(self.dtype)
 
-    def _check_chunks(self, rows: NDArray[np.int64]) -> None:
-        if self._trusted.all():
+    def check_chunks(self, rows: NDArray[np.int64]) -> None:
+        """Compute the checksums of the chunks these rows lie in, unless that was done before."""
+        if self._all_trusted:
             return
-        assert self._memory is not None
+        assert self.memory is not None
         touched = np.unique(rows // self.chunk_rows)
         for chunk in touched[~self._trusted[touched]]:
-            start = self._offsets[chunk]
+            start = self.offsets[chunk]
             end = start + self.chunk_rows * self._width
-            stored = self._memory[end : end + 4]
-            if len(stored) < 4 or fletcher32(self._memory[start:end]) != int(stored.view("<u4")[0]):
+            stored = self.memory[end : end + 4]
+            if len(stored) < 4 or fletcher32(self.memory[start:end]) != int(stored.view("<u4")[0]):
                 first = chunk * self.chunk_rows
                 last = min(first + self.chunk_rows, self.n) - 1
                 raise DataError(f"{self.path} is damaged in rows {first}..{last} (wrong checksum): make the file again")
             self._trusted[chunk] = True
+        self._all_trusted = bool(self._trusted.all())
 
     def _take_through_h5py(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         out = np.empty((rows.size, self._columns), dtype=self.dtype)

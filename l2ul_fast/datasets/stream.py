@@ -55,24 +55,41 @@ class Shards:
         self.mean = np.sum([s * f.mean for s, f in zip(share, self.files, strict=True)], axis=0)
         spread = [s * (f.variance + (f.mean - self.mean) ** 2) for s, f in zip(share, self.files, strict=True)]
         self.scale = first.scale if len(self.files) == 1 else scale_of(np.sum(spread, axis=0))
-        self._readers: list[RowReader] | None = None
+        self._readers: dict[int, RowReader] = {}
+
+    def reader(self, i: int) -> RowReader:
+        """Random access to the rows of file i."""
+        if i not in self._readers:
+            self._readers[i] = RowReader(self.files[i].path, self.files[i].X)
+        return self._readers[i]
+
+    def take_X(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """X (k, d) of the rows with these numbers."""
+        ids, where = self._locate(ids)
+        X = np.empty((ids.size, self.d), np.float32)
+        for i in np.unique(where):
+            mine = where == i
+            X[mine] = self.reader(int(i)).take(ids[mine] - self.first_rows[i])
+        return X
 
     def take(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """X (k, d) and y (k,) of the rows with these numbers."""
-        if self._readers is None:
-            self._readers = [RowReader(file.path, file.X) for file in self.files]
-        ids = np.asarray(ids, dtype=np.int64)
-        if ids.size and not (ids.min() >= 0 and ids.max() < self.n):
-            raise DataError(f"row {ids.min() if ids.min() < 0 else ids.max()} is not among the {self.n} rows")
-        where = np.searchsorted(self.first_rows, ids, side="right") - 1
-        X, y = np.empty((ids.size, self.d), np.float32), np.empty(ids.size, self.files[0].y.dtype)
+        X = self.take_X(ids)
+        ids, where = self._locate(ids)
+        y = np.empty(ids.size, self.files[0].y.dtype)
         for i in np.unique(where):
             mine = where == i
             local = ids[mine] - self.first_rows[i]
-            X[mine] = self._readers[i].take(local)
             order = np.unique(local)  # h5py wants ascending numbers; labels are a byte each
             y[mine] = self.files[i].y[order][np.searchsorted(order, local)] if order.size else 0
         return X, y
+
+    def _locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(row numbers checked, number of the file of each)."""
+        ids = np.asarray(ids, dtype=np.int64)
+        if ids.size and not (ids.min() >= 0 and ids.max() < self.n):
+            raise DataError(f"row {ids.min() if ids.min() < 0 else ids.max()} is not among the {self.n} rows")
+        return ids, np.searchsorted(self.first_rows, ids, side="right") - 1
 
     def close(self) -> None:
         for file in self.files:

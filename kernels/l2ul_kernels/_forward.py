@@ -1,0 +1,217 @@
+"""Kernels of the networks' forward; see forward.py.
+
+Everything a network does to a request is one primitive: add some rows of a matrix, each times a number, to a vector.
+The first layer adds one row of weights per cell of a forgotten row (or per non-empty cell when many rows leave), a
+later layer one row per active unit. Weights lie in one flat float32 buffer `net`, because each array argument of a
+compiled function costs a tenth of a microsecond:
+
+    sizes (HEADER) | base (h1) | W1 of cells (C t psi, h1) | W1 of dense inputs (q, h1)
+                   | W2 (h1, h2) | b2 | W3 (h2, p) | b3
+
+with sizes = t, psi, h1, h2, p, C t psi, q, lowest and highest log(r/n), as floats.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from l2ul_kernels._jit import kernel
+from l2ul_kernels.rowcounts import BLOCK, FIELDS, count_classes
+
+HEADER = 16
+#: Up to this many rows their cells' weights are added one by one; beyond, cells are counted first
+#: (l2ul_fast.experiments.forward: 1 row 1.4 us, every further one as much; counting and adding all cells 6 us).
+FEW = 3
+CONTRACT = ("contract",)
+U = np.uint64
+
+
+@kernel(fastmath=CONTRACT)
+def add_rows(net: Any, at: int, width: int, places: Any, values: Any, m: int, out: Any) -> None:
+    """out[j] += sum over k < m of values[k] * net[at + places[k] * width + j], for j < width.
+
+    Eight rows per sweep, so that `out` is read and written once for them. Unsigned indices need no wrap-around test,
+    which would keep the loop from being vectorised.
+    """
+    a, s, k = U(at), U(width), 0
+    while k + 8 <= m:
+        r0, r1, r2 = a + U(places[k]) * s, a + U(places[k + 1]) * s, a + U(places[k + 2]) * s
+        r3, r4, r5 = a + U(places[k + 3]) * s, a + U(places[k + 4]) * s, a + U(places[k + 5]) * s
+        r6, r7 = a + U(places[k + 6]) * s, a + U(places[k + 7]) * s
+        v0, v1, v2, v3 = values[k], values[k + 1], values[k + 2], values[k + 3]
+        v4, v5, v6, v7 = values[k + 4], values[k + 5], values[k + 6], values[k + 7]
+        for j in range(s):
+            left = (v0 * net[r0 + j] + v1 * net[r1 + j]) + (v2 * net[r2 + j] + v3 * net[r3 + j])
+            right = (v4 * net[r4 + j] + v5 * net[r5 + j]) + (v6 * net[r6 + j] + v7 * net[r7 + j])
+            out[j] += left + right
+        k += 8
+    while k < m:
+        row, value = a + U(places[k]) * s, values[k]
+        for j in range(s):
+            out[j] += value * net[row + j]
+        k += 1
+
+
+@kernel()
+def _copy(net: Any, at: int, n: int, out: Any) -> None:
+    for j in range(U(n)):
+        out[j] = net[U(at) + j]
+
+
+@kernel()
+def _active(values: Any, n: int, places: Any, kept: Any) -> int:
+    """The positive ones of values[:n] and where they are: what is left after a ReLU."""
+    m = 0
+    for j in range(n):
+        places[m] = j
+        kept[m] = values[j]
+        m += values[j] > 0
+    return m
+
+
+@kernel()
+def _unpack_places(packed: Any, row: int, bits: int, t: int, psi: int, first: int, places: Any, at: int) -> None:
+    """places[at + q] = first + q * psi + cell q of the row."""
+    mask, b = U((1 << bits) - 1), U(bits)
+    word, filled, byte = U(0), U(0), 0
+    for q in range(t):
+        while filled < b:
+            word |= U(packed[row, byte]) << filled
+            filled += U(8)
+            byte += 1
+        places[at + q] = first + q * psi + np.int64(word & mask)
+        word >>= b
+        filled -= b
+
+
+@kernel()
+def _cells_of(
+    packed: Any, ids: Any, y: Any, bits: int, t: int, psi: int, n_classes: int, places: Any, values: Any
+) -> int:
+    """Which rows of the first layer's weights a request adds (places), how many times each (values); returns how many.
+
+    A row of class c uses the weights from c * t * psi on; y (n,) is not read when n_classes is 1.
+    """
+    r = len(ids)
+    if r <= FEW:
+        for i in range(r):
+            first = np.int64(y[ids[i]]) * t * psi if n_classes > 1 else 0
+            _unpack_places(packed, ids[i], bits, t, psi, first, places, i * t)
+        for k in range(r * t):
+            values[k] = 1
+        return r * t
+    counts = np.zeros(n_classes * t * psi, np.int64)
+    words = np.empty((BLOCK + FIELDS, (packed.shape[1] + 7) // 8), np.uint64)
+    chosen = np.empty(r if n_classes > 1 else 0, np.int64)
+    count_classes(packed, ids, 0, r, y, n_classes, bits, t, psi, chosen, words, counts)
+    return _filled_cells(counts, places, values)
+
+
+@kernel()
+def _filled_cells(counts: Any, places: Any, values: Any) -> int:
+    m = 0
+    for k in range(len(counts)):
+        places[m] = k
+        values[m] = counts[k]
+        m += counts[k] > 0
+    return m
+
+
+@kernel(fastmath=CONTRACT)
+def _finish(net: Any, hidden: Any, places: Any, values: Any, out: Any) -> None:
+    """From the first layer's sums `hidden` (h1) to the output: ReLU, W2, ReLU, W3."""
+    h1, h2, wide = np.int64(net[2]), np.int64(net[3]), np.int64(net[4])
+    second = np.empty(h2, np.float32)
+    third = np.empty(wide, np.float32)
+    w2 = HEADER + h1 * np.int64(1 + net[5] + net[6])
+    w3 = w2 + (h1 + 1) * h2
+    _copy(net, w2 + h1 * h2, h2, second)
+    add_rows(net, w2, h2, places, values, _active(hidden, h1, places, values), second)
+    _copy(net, w3 + h2 * wide, wide, third)
+    add_rows(net, w3, wide, places, values, _active(second, h2, places, values), third)
+    for j in range(len(out)):
+        out[j] = third[j]
+
+
+@kernel(fastmath=CONTRACT)
+def direct_forward(packed: Any, ids: Any, bits: int, net: Any, out: Any) -> None:
+    """theta' (p,) of the direct head for the stored rows `ids` (r,) int64, r >= 1; net from DirectForward."""
+    t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
+    most = max(cells, FEW * t, h1) + 1
+    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
+    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+    add_rows(net, HEADER + h1, h1, places, values, m, sums)
+    each = np.float32(1) / np.float32(len(ids))
+    for j in range(U(h1)):
+        sums[j] = net[U(HEADER) + j] + each * sums[j]
+    _finish(net, sums, places, values, out)
+
+
+@kernel(fastmath=CONTRACT)
+def counts_forward(counts: Any, r: int, x: Any, net: Any, out: Any) -> None:
+    """The same from counts, 1-d int64 (C t psi), of r >= 1 rows, with dense inputs x (q,) float32 (empty: none)."""
+    h1, cells, q = np.int64(net[2]), np.int64(net[5]), np.int64(net[6])
+    most = max(cells, h1, q) + 1
+    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
+    add_rows(net, HEADER + h1, h1, places, values, _filled_cells(counts, places, values), sums)
+    each = np.float32(1) / np.float32(r)
+    for j in range(U(h1)):
+        sums[j] = net[U(HEADER) + j] + each * sums[j]
+    for k in range(q):
+        places[k] = k
+    add_rows(net, HEADER + h1 * (1 + cells), h1, places, x, q, sums)
+    _finish(net, sums, places, values, out)
+
+
+@kernel(fastmath=CONTRACT)
+def correction_forward(packed: Any, ids: Any, y: Any, bits: int, z: Any, log_ratio: float, net: Any, out: Any) -> None:
+    """What the correction network adds to W z, (p,), for the stored rows ids (r,) with labels y (n,); z (p,)."""
+    t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
+    most = max(cells, FEW * t, h1, len(z) + 1) + 1
+    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
+    m = _cells_of(packed, ids, y, bits, t, psi, cells // (t * psi), places, values)
+    add_rows(net, HEADER + h1, h1, places, values, m, sums)
+    each = np.float32(1) / np.float32(len(ids))
+    for j in range(U(h1)):
+        sums[j] = net[U(HEADER) + j] + each * sums[j]
+    for k in range(len(z)):
+        places[k] = k
+        values[k] = z[k]
+    places[len(z)] = len(z)
+    values[len(z)] = min(max(np.float32(log_ratio), net[7]), net[8])
+    add_rows(net, HEADER + h1 * (1 + cells), h1, places, values, len(z) + 1, sums)
+    _finish(net, sums, places, values, out)
+
+
+@kernel(fastmath=CONTRACT)
+def direct_base(memory: Any, total: Any, n: int, theta: Any, net: Any) -> None:
+    """net's base = total / n + W1_theta theta + b1, with memory = W1 of mu_D | W1 of theta | b1, flat.
+
+    total (h1) float64 = W1 of mu_D times D's counts.
+    """
+    h1, cells, p = np.int64(net[2]), np.int64(net[5]), len(theta)
+    places = np.arange(p)
+    values, sums = np.empty(p, np.float32), np.empty(h1, np.float32)
+    for k in range(p):
+        values[k] = theta[k]
+    b1 = (cells + p) * h1
+    for j in range(h1):
+        sums[j] = total[j] / n + memory[b1 + j]
+    add_rows(memory, cells * h1, h1, places, values, p, sums)
+    for j in range(h1):
+        net[HEADER + j] = sums[j]
+
+
+@kernel(fastmath=CONTRACT)
+def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, theta: Any, net: Any) -> None:
+    """Take the rows `ids` out of mu_D (n_left rows stay), set the new theta: `total` and net's base follow."""
+    t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
+    most = max(cells, FEW * t) + 1
+    places, values, gone = np.empty(most, np.int64), np.empty(most, np.float64), np.zeros(h1, np.float64)
+    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+    add_rows(memory, 0, h1, places, values, m, gone)
+    for j in range(h1):
+        total[j] -= gone[j]
+    direct_base(memory, total, n_left, theta, net)

@@ -1,0 +1,190 @@
+"""Logistic regression, binary and multinomial, as one flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.models.fit import Fit, Float, Rows, newton
+from l2ul_kernels import logistic, softmax
+
+
+class LogisticModel:
+    """Mean log-loss + lam / 2 ||coef||^2; intercepts are not penalised.
+
+    Two classes: theta (p,) = [coef (d), intercept], p = d + 1. More: theta = [coef (C, d) row by row, intercept (C)],
+    p = C (d + 1), intercepts of a fit sum to zero. Labels are class indices 0 .. C - 1, X (n, d) is used as given.
+
+    Attributes
+    ----------
+    name, d, n_classes, lam : "lr", features, classes, penalty.
+    size : p, the length of theta.
+    """
+
+    name = "lr"
+
+    def __init__(self, d: int, n_classes: int = 2, lam: float = 1e-3) -> None:
+        if d < 1 or n_classes < 2:
+            raise UserError(f"logistic regression needs at least 1 feature and 2 classes, got d={d}, classes={n_classes}")
+        if not 0 < lam < np.inf:
+            raise UserError(f"lam must be positive and finite (without a penalty the fit need not exist), got {lam}")
+        self.d, self.n_classes, self.lam = int(d), int(n_classes), float(lam)
+        outputs = 1 if n_classes == 2 else n_classes
+        self.size = outputs * (d + 1)
+        self._penalised = np.arange(self.size) < outputs * d
+
+    def __repr__(self) -> str:
+        return f"LogisticModel(d={self.d}, n_classes={self.n_classes}, lam={self.lam})"
+
+    def start(self) -> Float:
+        """(p,) zeros: every class equally likely."""
+        return np.zeros(self.size)
+
+    # ------------------------------------------------------------------------------------------- objective at theta
+
+    def _add_sums(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, g: Float, H: Float | None) -> float:
+        if self.n_classes == 2:
+            return logistic.logistic_sums(X, y, theta, None, g, H)
+        return softmax.softmax_sums(X, y, theta, self.n_classes, None, g, H)
+
+    def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
+        """(p,) mean gradient of the log-loss over the rows, without penalty."""
+        if self.n_classes == 2:
+            return logistic.logistic_gradient(X, y, theta)
+        return softmax.softmax_gradient(X, y, theta, self.n_classes)
+
+    def penalty_gradient(self, theta: ArrayLike) -> Float:
+        """(p,) lam * theta on the coefficients, 0 on intercepts."""
+        return self.lam * np.where(self._penalised, np.asarray(theta, np.float64), 0.0)
+
+    def gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
+        """(p,) gradient of the objective."""
+        return self.data_gradient(theta, X, y) + self.penalty_gradient(theta)
+
+    def loss(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> float:
+        """The objective: mean log-loss over the rows with penalty."""
+        if self.n_classes == 2:
+            mean = logistic.logistic_loss(X, y, theta)
+        else:
+            mean = softmax.softmax_loss(X, y, theta, self.n_classes)
+        return mean + self._penalty(theta)
+
+    def _penalty(self, theta: ArrayLike) -> float:
+        return self.lam / 2 * float((np.asarray(theta, np.float64)[self._penalised] ** 2).sum())
+
+    def hessian(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
+        """(p, p) Hessian of the objective."""
+        g, H = np.zeros(self.size), np.zeros((self.size, self.size))
+        self._add_sums(theta, X, y, g, H)
+        return H / max(len(np.asarray(y)), 1) + self.lam * np.diag(self._penalised)
+
+    def hvp(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, v: ArrayLike) -> Float:
+        """(p,) Hessian of the objective times v (p,), without forming it. Labels do not matter."""
+        if self.n_classes == 2:
+            return logistic.logistic_hvp(X, theta, v) + self.penalty_gradient(v)
+        return softmax.softmax_hvp(X, theta, v, self.n_classes) + self.penalty_gradient(v)
+
+    # --------------------------------------------------------------------------------------------------- prediction
+
+    def logits(self, theta: ArrayLike, X: ArrayLike) -> Float:
+        """(n,) log-odds of class 1 for two classes, else (n, C) scores."""
+        theta, X = np.asarray(theta, np.float64), np.asarray(X)
+        if theta.shape != (self.size,):
+            raise ValueError(f"theta must have shape ({self.size},), got {theta.shape}")
+        if X.ndim != 2 or X.shape[1] != self.d:
+            raise ValueError(f"X must have shape (n, {self.d}), got {X.shape}")
+        if self.n_classes == 2:
+            return X @ theta[:-1] + theta[-1]
+        coef = theta[: self.n_classes * self.d].reshape(self.n_classes, self.d)
+        return X @ coef.T + theta[self.n_classes * self.d :]
+
+    def predict_proba(self, theta: ArrayLike, X: ArrayLike) -> Float:
+        """(n, C) class probabilities."""
+        z = self.logits(theta, X)
+        if self.n_classes == 2:
+            z = np.stack([np.zeros_like(z), z], axis=1)
+        e = np.exp(z - z.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    def predict(self, theta: ArrayLike, X: ArrayLike) -> NDArray[np.int64]:
+        """(n,) most likely class."""
+        z = self.logits(theta, X)
+        return (z > 0).astype(np.int64) if self.n_classes == 2 else z.argmax(axis=1)
+
+    # ------------------------------------------------------------------------------------------------------ fitting
+
+    def fit(
+        self,
+        rows: tuple[ArrayLike, ArrayLike] | Rows,
+        start: ArrayLike | None = None,
+        tol: float = 1e-10,
+        progress: Callable[[int, float], object] | None = None,
+    ) -> Fit:
+        """The minimiser over all rows, by Newton's method with one pass over the rows per step.
+
+        rows: arrays (X, y), or an object with n, d and blocks(). Raises UserError when the largest gradient entry does
+        not fall to tol. progress(steps, gradient norm) is called after every pass.
+        """
+        blocks = _as_blocks(rows, self.d)
+        seen = np.zeros(self.n_classes, np.int64)
+
+        def objective(theta: Float) -> tuple[float, Float, Float]:
+            g, H, total, counts = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0, np.zeros_like(seen)
+            for X, y in blocks():
+                total += self._add_sums(theta, X, y, g, H)
+                counts += np.bincount(y, minlength=self.n_classes)
+            if not counts.all():
+                missing = ", ".join(str(c) for c in np.flatnonzero(counts == 0))
+                raise UserError(f"logistic regression needs rows of every class, but there are none of class {missing}")
+            n = counts.sum()
+            penalty = self.lam * np.diag(self._penalised)
+            return total / n + self._penalty(theta), g / n + self.penalty_gradient(theta), H / n + penalty
+
+        begin = self.start() if start is None else np.array(start, np.float64)
+        if begin.shape != (self.size,):
+            raise UserError(f"start must have shape ({self.size},), got {begin.shape}")
+        gauge = None
+        if self.n_classes > 2:  # the same number added to all intercepts changes nothing: keep their sum at zero
+            begin[~self._penalised] -= begin[~self._penalised].mean()
+            gauge = np.outer(~self._penalised, ~self._penalised).astype(np.float64)
+        fit = newton(objective, begin, tol, gauge=gauge, progress=progress)
+        if not fit.converged:
+            raise UserError(
+                f"logistic regression did not converge: after {fit.steps} Newton steps the gradient norm is "
+                f"{fit.gradient_norm:.1e}, not below {tol:.1e}; standardise the features or raise lam"
+            )
+        return fit
+
+    def fit_pairs(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        ids: ArrayLike,
+        n_forget: ArrayLike,
+        tol: float = 1e-10,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> tuple[Float, Float, Float, NDArray[np.int64]]:
+        """(theta (m, p), theta_r (m, p), gradient_norm (m, 2), steps (m, 2)) of m pairs.
+
+        Pair i has the rows ids[i] of X, of which the first n_forget[i] are forgotten. A gradient norm above tol marks a
+        fit that did not converge (infinite: a class has no rows); reject such pairs.
+        """
+        if self.n_classes == 2:
+            return logistic.logistic_fit_pairs(X, y, ids, n_forget, self.lam, tol, progress=progress)
+        return softmax.softmax_fit_pairs(X, y, ids, n_forget, self.lam, self.n_classes, tol, progress=progress)
+
+
+def _as_blocks(rows: Any, d: int) -> Callable[[], Any]:
+    """A function that starts a pass over the rows."""
+    if not isinstance(rows, tuple):
+        if rows.d != d:
+            raise UserError(f"the model has {d} features but the rows have {rows.d}")
+        return rows.blocks  # type: ignore[no-any-return]
+    X, y = np.asarray(rows[0]), np.asarray(rows[1])
+    if X.ndim != 2 or X.shape[1] != d:
+        raise UserError(f"X must have shape (n, {d}), got {X.shape}")
+    return lambda: iter([(X, y)])

@@ -1,0 +1,263 @@
+"""A = the small MLP: one hidden layer, one flat theta, log-loss plus an L2 penalty around zero or around an anchor.
+
+theta = [W1 (h, d), b1 (h), W2 (o, h), b2 (o)], o = 1 logit for two classes, else C. Objective: mean log-loss +
+lam / 2 |theta|^2 over all entries or, anchored, mu / 2 |theta - anchor|^2: the anchor makes retraining a function of the
+data (the same point from any start nearby), see `fit_anchored`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.models.fit import Fit
+from l2ul_fast.models.trust import Minimum, trust_newton
+from l2ul_kernels.mlp import layout, mlp_gradient, mlp_logits, mlp_size, mlp_sums
+from l2ul_kernels.mlp_anchored import AnchoredPairs, mlp_anchored_pairs
+from l2ul_kernels.mlp_second import mlp_hessian, mlp_hvp
+from l2ul_kernels.mlp_train import PairFits, mlp_fit_pairs, mlp_train
+
+Vector = NDArray[np.float64]
+Progress = Callable[[int, float], None]
+
+#: Strengths of the anchor, tried in this order by `fit_anchored`.
+STRENGTHS = (5e-3, 1e-2, 2e-2, 4e-2)
+#: Rows that Adam sees before Newton takes over on all of them.
+ADAM_ROWS = 20_000
+
+
+def blocks_of(rows: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Blocks (X, y) of one pass over `rows`: a tuple (X, y), or an object with `blocks()`."""
+    return iter([rows]) if isinstance(rows, tuple) else rows.blocks()
+
+
+class MLPModel:
+    """The MLP of d features: sizes and penalty, no parameters. Methods take theta (p,) float64."""
+
+    name = "mlp"
+
+    def __init__(
+        self,
+        d: int,
+        n_classes: int = 2,
+        h: int = 10,
+        activation: str = "tanh",
+        lam: float = 1e-3,
+        anchor: ArrayLike | None = None,
+        mu: float | None = None,
+    ) -> None:
+        layout(d, h, n_classes, activation)  # refuses bad sizes
+        self.d, self.n_classes, self.h, self.activation, self.lam = d, n_classes, h, activation, lam
+        self.size = mlp_size(d, h, n_classes)
+        if (anchor is None) != (mu is None):
+            raise UserError("an anchored MLP needs both anchor and mu")
+        strength = lam if mu is None else mu
+        if not strength >= 0:
+            raise UserError(f"the strength of the penalty must not be negative, got {strength}")
+        self.anchor = None if anchor is None else np.array(anchor, np.float64)
+        if self.anchor is not None and self.anchor.shape != (self.size,):
+            raise UserError(f"the anchor must have shape ({self.size},), got {self.anchor.shape}")
+        self.mu = mu
+
+    def __repr__(self) -> str:
+        penalty = f"lam={self.lam}" if self.mu is None else f"mu={self.mu}, anchored"
+        return f"MLPModel({self.d}-{self.h}-{self.n_classes}, {self.activation}, {penalty})"
+
+    def with_anchor(self, anchor: ArrayLike | None, mu: float | None) -> MLPModel:
+        """The same MLP with another penalty."""
+        return MLPModel(self.d, self.n_classes, self.h, self.activation, self.lam, anchor, mu)
+
+    @property
+    def _kind(self) -> dict[str, Any]:
+        return {"h": self.h, "activation": self.activation, "n_classes": self.n_classes}
+
+    @property
+    def strength(self) -> float:
+        return self.lam if self.mu is None else self.mu
+
+    # ------------------------------------------------------------------------------------------ loss and derivatives
+
+    def penalty_gradient(self, theta: Vector) -> Vector:
+        return self.strength * (theta if self.anchor is None else theta - self.anchor)
+
+    def penalty(self, theta: Vector) -> float:
+        away = theta if self.anchor is None else theta - self.anchor
+        return 0.5 * self.strength * float(away @ away)
+
+    def data_gradient(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector:
+        """(p,) mean gradient of the rows' losses, without the penalty."""
+        return mlp_gradient(X, y, theta, **self._kind)
+
+    def gradient(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector:
+        return self.evaluate(theta, (X, y))[1]
+
+    def loss(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> float:
+        """Mean loss with the penalty."""
+        return self.evaluate(theta, (X, y))[0]
+
+    def evaluate(self, theta: Vector, rows: Any) -> tuple[float, Vector]:
+        """(loss, gradient (p,)) with the penalty in one pass over `rows`."""
+        n, loss, gradient = 0, 0.0, np.zeros(self.size)
+        for X, y in blocks_of(rows):
+            loss += mlp_sums(X, y, theta, gradient_out=gradient, **self._kind)[0]
+            n += len(X)
+        if n == 0:
+            raise UserError("the MLP needs at least one row")
+        return loss / n + self.penalty(theta), gradient / n + self.penalty_gradient(theta)
+
+    def hessian(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector:
+        """(p, p) of the mean loss with the penalty."""
+        return self.hessian_of(theta, (X, y))
+
+    def hessian_of(self, theta: Vector, rows: Any) -> Vector:
+        """The same in one pass over `rows` (two classes; more go through p Hessian-vector products)."""
+        n, H = 0, np.zeros((self.size, self.size))
+        for X, y in blocks_of(rows):
+            if self.n_classes == 2:
+                H += mlp_hessian(X, y, theta, self.h, self.activation)
+            else:
+                columns = np.stack([mlp_hvp(X, y, theta, v, **self._kind) for v in np.eye(self.size)])
+                H += 0.5 * (columns + columns.T)
+            n += len(X)
+        return H / n + self.strength * np.eye(self.size)
+
+    def hvp(self, theta: Vector, X: ArrayLike, y: ArrayLike, v: Vector) -> Vector:
+        """Hessian of the mean loss with the penalty, times v."""
+        return mlp_hvp(X, y, theta, v, **self._kind) / len(np.asarray(y)) + self.strength * np.asarray(v)
+
+    # ---------------------------------------------------------------------------------------------------- prediction
+
+    def logits(self, theta: Vector, X: ArrayLike) -> Vector:
+        """(n,) for two classes, positive means class 1; else (n, C)."""
+        z = mlp_logits(X, theta, **self._kind)
+        return z[:, 0] if self.n_classes == 2 else z
+
+    def predict_proba(self, theta: Vector, X: ArrayLike) -> Vector:
+        """(n, C) probabilities."""
+        z = mlp_logits(X, theta, **self._kind)
+        if self.n_classes == 2:
+            z = np.hstack([np.zeros_like(z), z])
+        e = np.exp(z - z.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    def predict(self, theta: Vector, X: ArrayLike) -> NDArray[np.int64]:
+        """(n,) class indices; a tie goes to the lower one."""
+        z = mlp_logits(X, theta, **self._kind)
+        return (z[:, 0] > 0).astype(np.int64) if self.n_classes == 2 else z.argmax(axis=1)
+
+    # ------------------------------------------------------------------------------------------------------- fitting
+
+    def start(self, seed: int = 0) -> Vector:
+        """Random start: W1 ~ N(0, 1/d), W2 ~ N(0, 1/h), biases 0."""
+        rng = np.random.default_rng(seed)
+        o = 1 if self.n_classes == 2 else self.n_classes
+        W1, W2 = rng.normal(size=self.h * self.d) / self.d**0.5, rng.normal(size=o * self.h) / self.h**0.5
+        return np.concatenate([W1, np.zeros(self.h), W2, np.zeros(o)])
+
+    def fit(
+        self,
+        rows: Any,
+        start: ArrayLike | None = None,
+        tol: float = 1e-10,
+        seed: int = 0,
+        progress: Progress | None = None,
+        max_steps: int = 200,
+    ) -> Fit:
+        """Minimise the objective over `rows` (see `blocks_of`) to a gradient norm of tol.
+
+        Newton starts from `start`, else from the anchor, else from Adam (60 epochs on at most ADAM_ROWS of the rows).
+        """
+        if start is None:
+            start = self.anchor if self.anchor is not None else self._adam(*_sample(rows), [seed])[0]
+        found = self._minimise(rows, np.asarray(start, np.float64), tol, max_steps, progress)
+        hessian = self.hessian_of(found.theta, rows) if self.n_classes == 2 else None
+        return Fit(
+            theta=found.theta,
+            gradient_norm=found.gradient_norm,
+            steps=found.steps,
+            converged=found.converged,
+            hessian=hessian,
+            loss=found.loss,
+        )
+
+    def _minimise(self, rows: Any, start: Vector, tol: float, max_steps: int, progress: Progress | None) -> Minimum:
+        def evaluate(theta: Vector) -> tuple[float, Vector]:
+            return self.evaluate(theta, rows)
+
+        if self.n_classes == 2:
+            return trust_newton(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, 1.0, progress)
+        from scipy.optimize import minimize  # p passes per exact Hessian would be too many
+
+        options = {"maxiter": 20 * max_steps, "maxfun": 40 * max_steps, "gtol": 0.0, "ftol": 0.0, "maxcor": 30}
+        theta = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options).x
+        loss, gradient = evaluate(theta)
+        norm = float(np.linalg.norm(gradient))
+        return Minimum(theta, loss, norm, max_steps, norm <= tol)
+
+    def _adam(self, X: NDArray[Any], y: NDArray[Any], seeds: list[int]) -> Vector:
+        starts = np.stack([self.start(s) for s in seeds])
+        return mlp_train(X, y, starts, lam=self.lam, seed=seeds[0], **self._kind)
+
+    def fit_pairs(
+        self, X: ArrayLike, y: ArrayLike, ids: ArrayLike, n_forget: ArrayLike, seed: int = 0, **options: Any
+    ) -> PairFits:
+        """Subset pairs from one shared start (see l2ul_kernels.mlp_train.mlp_fit_pairs); unanchored only."""
+        if self.anchor is not None:
+            raise UserError("subset pairs are for the unanchored MLP; use anchored_pairs")
+        start = self.start(seed)
+        return mlp_fit_pairs(X, y, ids, n_forget, start, lam=self.lam, seed=seed, **self._kind, **options)
+
+    # ---------------------------------------------------------------------------------------------- anchored protocol
+
+    def train_anchor(self, X: ArrayLike, y: ArrayLike, seed: int = 0, seeds: int = 5, tol: float = 1e-8) -> Vector:
+        """Anchor a (p,): the best of `seeds` Adam runs on these rows with L2 lam, each polished by Newton to tol."""
+        plain = self.with_anchor(None, None)
+        data = (np.asarray(X), np.asarray(y))
+        starts = plain._adam(*data, [seed * seeds + i for i in range(seeds)])
+        fits = [plain._minimise(data, start, tol, 200, None) for start in starts]
+        return min(fits, key=lambda fit: (not fit.converged, fit.loss)).theta
+
+    def choose_mu(self, rows: Any, anchor: ArrayLike, tol: float = 1e-10) -> tuple[float, Fit]:
+        """(mu, fit with it): the first of STRENGTHS whose Hessian at the solution has no eigenvalue below .7 mu."""
+        for mu in STRENGTHS:
+            fit = self.with_anchor(anchor, mu).fit(rows, tol=tol)
+            if fit.hessian is not None and np.linalg.eigvalsh(fit.hessian)[0] >= 0.7 * mu:
+                return mu, fit
+        return mu, replace(fit, converged=False)  # not a well-defined retraining target: say so
+
+    def fit_anchored(self, rows: Any, anchor: ArrayLike, tol: float = 1e-10) -> tuple[MLPModel, Fit]:
+        """(model anchored at `anchor` with a suitable mu, its fit on `rows`); not converged if no mu is large enough."""
+        if self.n_classes != 2:
+            raise UserError("the anchored protocol needs the exact Hessian, which exists for two classes only")
+        mu, fit = self.choose_mu(rows, anchor, tol)
+        return self.with_anchor(anchor, mu), fit
+
+    def retrain(self, rows: Any, theta: ArrayLike | None = None, tol: float = 1e-10) -> Fit:
+        """Fit the retained rows: cold (from the anchor), or warm from theta."""
+        return self.fit(rows, start=theta, tol=tol)
+
+    def anchored_pairs(
+        self, X: ArrayLike, y: ArrayLike, forget_ids: ArrayLike, forget_starts: ArrayLike, fit: Fit, **options: Any
+    ) -> AnchoredPairs:
+        """Retrained parameters of many requests on the full data (see l2ul_kernels.mlp_anchored)."""
+        if self.anchor is None or self.mu is None or fit.hessian is None:
+            raise UserError("anchored pairs need an anchored model and a fit with its Hessian")
+        inverse = np.linalg.inv(fit.hessian)
+        where = (self.anchor, self.mu, 0.5 * (inverse + inverse.T))
+        return mlp_anchored_pairs(X, y, forget_ids, forget_starts, fit.theta, *where, **self._kind, **options)
+
+
+def _sample(rows: Any, limit: int = ADAM_ROWS) -> tuple[NDArray[Any], NDArray[Any]]:
+    """At most `limit` rows, evenly spaced over one pass."""
+    n = len(rows[0]) if isinstance(rows, tuple) else rows.n
+    stride, seen, parts = max(1, -(-n // limit)), 0, []
+    for X, y in blocks_of(rows):
+        X, y = np.asarray(X), np.asarray(y)
+        parts.append((X[-seen % stride :: stride].copy(), y[-seen % stride :: stride].copy()))
+        seen += len(X)
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])

@@ -1,0 +1,190 @@
+"""Rows a model is trained on, whether they lie in memory or in a file: blocks for one pass, rows by number.
+
+Both kinds give X as the model sees it (arrays as given; files standardised by their stored mean and scale, float32)
+and y as class indices 0..C-1. Row numbers are those of the array or file; `without` hides rows, nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.errors import DataError
+
+Block = tuple[NDArray[Any], NDArray[np.uint8]]
+
+#: Rows per block of an array: small enough for the second-level caches of the cores that share it.
+BLOCK_ROWS = 65536
+
+
+class Table(Protocol):
+    """What models train on: n rows (hidden ones not counted) of d columns."""
+
+    n: int
+    d: int
+    classes: list[Any]
+    label: str
+
+    def blocks(self) -> Iterator[Block]:
+        """X (k, d) and y (k,) for all visible rows in order; valid until the next block is asked for."""
+
+    def take(self, ids: NDArray[np.int64]) -> Block:
+        """X (k, d) and y (k,) of the rows with these numbers, hidden or not."""
+
+    def ids(self) -> NDArray[np.int64]:
+        """Numbers of the visible rows, ascending."""
+
+    def without(self, ids: NDArray[np.int64]) -> Table:
+        """The same rows with these hidden too."""
+
+
+@numba.njit(nogil=True, cache=True)
+def _standardise(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-def]
+    """out[k] = (X[i] - mean) * inverse_scale for the rows i with keep[i]; returns how many. out may be X itself."""
+    k = 0
+    for i in range(X.shape[0]):
+        if keep[i]:
+            for j in range(X.shape[1]):
+                out[k, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
+            k += 1
+    return k
+
+
+def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[Any], NDArray[np.uint8]]:
+    """(classes in ascending order, index of each label (n,) uint8); DataError for labels that are not classes."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError(f"labels must be a list, got {labels.ndim} dimensions")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise DataError("a label is NaN or infinite")
+    found = np.unique(labels)
+    known = found if classes is None else np.asarray(classes)
+    if len(known) > 255:
+        raise DataError(f"there are {len(known)} classes, at most 255 are supported")
+    unknown = found[~np.isin(found, known)]
+    if unknown.size:
+        raise DataError(f"label {unknown[0]!r} is not one of the model's classes {known.tolist()}")
+    return known.tolist(), np.searchsorted(known, labels).astype(np.uint8)
+
+
+def check_rows(X: ArrayLike, d: int | None = None) -> NDArray[Any]:
+    """X (n, d) as C-contiguous float32 or float64, all finite; DataError otherwise."""
+    rows = np.asarray(X)
+    if rows.dtype not in (np.float32, np.float64):
+        try:
+            rows = rows.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"X must hold numbers: {error}") from None
+    if rows.ndim != 2 or (d is not None and rows.shape[1] != d):
+        raise DataError(f"X must have shape (n, {d if d is not None else 'd'}), got {rows.shape}")
+    bad = ~np.isfinite(rows).all(axis=1)
+    if bad.any():
+        raise DataError(f"row {int(bad.argmax())} of X has a NaN or an infinity")
+    return np.ascontiguousarray(rows)
+
+
+class ArrayTable:
+    """Rows in memory. X (n, d) float32 or float64, y (n,) class indices; neither is copied."""
+
+    def __init__(
+        self, X: NDArray[Any], y: NDArray[np.uint8], classes: list[Any], hidden: NDArray[np.bool_] | None = None
+    ) -> None:
+        if len(X) != len(y):
+            raise DataError(f"X has {len(X)} rows but y has {len(y)} labels")
+        self.X, self.y, self.classes = X, y, classes
+        self.label = "arrays"
+        self._hidden = hidden
+        self.d = X.shape[1]
+        self.n = len(X) - (0 if hidden is None else int(hidden.sum()))
+
+    def blocks(self) -> Iterator[Block]:
+        for start in range(0, len(self.X), BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            X, y = self.X[part], self.y[part]
+            if self._hidden is not None and self._hidden[part].any():
+                keep = ~self._hidden[part]
+                X, y = X[keep], y[keep]
+            yield X, y
+
+    def take(self, ids: NDArray[np.int64]) -> Block:
+        return self.X[ids], self.y[ids]
+
+    def ids(self) -> NDArray[np.int64]:
+        return np.arange(len(self.X)) if self._hidden is None else np.flatnonzero(~self._hidden)
+
+    def without(self, ids: NDArray[np.int64]) -> ArrayTable:
+        hidden = np.zeros(len(self.X), bool) if self._hidden is None else self._hidden.copy()
+        hidden[ids] = True
+        return ArrayTable(self.X, self.y, self.classes, hidden)
+
+
+class FileTable:
+    """The training (or test, or all) rows of dataset files; `source` is a path, a pattern, a list, or open Shards."""
+
+    def __init__(
+        self,
+        source: Any,
+        part: str = "train",
+        hidden: NDArray[np.bool_] | None = None,
+        y: NDArray[np.uint8] | None = None,
+    ) -> None:
+        from l2ul_fast.datasets.stream import Shards  # here: arrays need no h5py
+
+        self.shards = source if isinstance(source, Shards) else Shards(source)
+        self.part = part
+        self.d = self.shards.d
+        order = np.argsort(self.shards.classes)
+        self.classes = [self.shards.classes[i] for i in order]
+        self.label = self.shards.label
+        if hidden is None:
+            hidden = np.zeros(self.shards.n, bool)
+            if part != "all":
+                train = np.concatenate([file.train_mask() for file in self.shards.files])
+                hidden = ~train if part == "train" else train
+        self._hidden = hidden
+        self.n = int(self.shards.n - hidden.sum())
+        if self.n == 0:
+            raise DataError(f"{self.shards.paths[0]} has no {part} rows")
+        self.inverse_scale = 1.0 / self.shards.scale
+        # a byte a row: h5py takes minutes to look up a million labels by number
+        self.y = np.concatenate([file.y[:] for file in self.shards.files]) if y is None else y
+        if y is None:
+            self.y = np.searchsorted(self.classes, self.y).astype(np.uint8)
+
+    def blocks(self) -> Iterator[Block]:
+        from l2ul_fast.datasets.stream import blocks
+
+        for first, X, _ in blocks(self.shards):
+            keep = ~self._hidden[first : first + len(X)]
+            # in place: the block is ours until the next one is asked for
+            k = _standardise(X, self.shards.mean, self.inverse_scale, keep, X)
+            if k:
+                yield X[:k], self.y[first : first + len(keep)][keep]
+
+    def take(self, ids: NDArray[np.int64]) -> Block:
+        X = self.shards.take_X(ids)
+        _standardise(X, self.shards.mean, self.inverse_scale, np.ones(len(X), bool), X)
+        return X, self.y[ids]
+
+    def ids(self) -> NDArray[np.int64]:
+        return np.flatnonzero(~self._hidden)
+
+    def without(self, ids: NDArray[np.int64]) -> FileTable:
+        hidden = self._hidden.copy()
+        hidden[ids] = True
+        return FileTable(self.shards, self.part, hidden, self.y)
+
+    def close(self) -> None:
+        self.shards.close()
+
+
+def in_memory(table: Table) -> ArrayTable:
+    """All visible rows of a table as one array; row i of it is row table.ids()[i]."""
+    if isinstance(table, ArrayTable) and table.n == len(table.X):
+        return table
+    parts = [(X.copy(), y.copy()) for X, y in table.blocks()]
+    return ArrayTable(np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts]), table.classes)

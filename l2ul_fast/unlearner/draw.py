@@ -1,0 +1,219 @@
+"""Which rows training pairs and test requests consist of. Everything follows from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import prange
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_kernels.threads import parallel_entry
+
+Ids = NDArray[np.int64]
+#: The rows themselves, or a function that reads rows by their numbers.
+Rows = NDArray[Any] | Callable[[Ids], NDArray[Any]]
+RANDOM, CLASS, CLUSTER, HALF_SPACE = KINDS = ("random", "one class", "one cluster", "half-space")
+#: Shapes of the forget parts and their shares: as in the paper, for contaminated data, for pairs on all of D.
+ORDINARY = {RANDOM: 1.0}
+ROBUST = {RANDOM: 0.4, CLASS: 0.2, CLUSTER: 0.2, HALF_SPACE: 0.2}
+FULL = {RANDOM: 0.5, CLASS: 0.25, CLUSTER: 0.25}
+#: Neighbours of a row are looked for among this many rows, or 10 times as many as are wanted.
+POOL = 50_000
+#: Draws of a pair before a class that is not in it counts as too rare.
+TRIES = 20
+
+
+def log_uniform(rng: np.random.Generator, high: int, size: int) -> Ids:
+    """Integers from 1 to high, their logarithms spread evenly."""
+    return np.minimum(np.exp(rng.uniform(0, np.log(high + 1), size)).astype(np.int64), high)
+
+
+def _labels(y: ArrayLike, n: int) -> NDArray[Any]:
+    y = np.asarray(y)
+    if y.shape != (n,) or y.dtype.kind not in "iub":
+        raise UserError(f"labels must be {n} integers, got {y.dtype} of shape {y.shape}")
+    return y
+
+
+def _kinds(shapes: dict[str, float], m: int, rng: np.random.Generator) -> NDArray[np.str_]:
+    """m names with the given shares: exact up to rounding, in random order."""
+    unknown = set(shapes) - set(KINDS)
+    if unknown or min(shapes.values(), default=0) < 0 or sum(shapes.values()) <= 0:
+        raise UserError(f"shapes must give positive shares to some of {', '.join(KINDS)}, got {shapes}")
+    edges = np.round(np.cumsum(list(shapes.values())) / sum(shapes.values()) * m).astype(int)
+    return rng.permutation(np.repeat(list(shapes), np.diff(edges, prepend=0)))
+
+
+def _take(X: Rows | None, ids: Ids) -> NDArray[np.float64]:
+    if X is None:
+        raise UserError("clusters and half-spaces need the rows X")
+    return np.asarray(X(ids) if callable(X) else X[ids], np.float64)
+
+
+def _nearest(points: NDArray[np.float64], centre: NDArray[np.float64], r: int) -> Ids:
+    distance = ((points - centre) ** 2).sum(axis=1)
+    return np.argpartition(distance, r - 1)[:r]
+
+
+def _forget_places(kind: str, r: int, ids: Ids, y: NDArray[Any], X: Rows | None, rng: np.random.Generator) -> Ids:
+    """Places within `ids` of a forget part of that kind with at most r rows; one class keeps one row of the class."""
+    if kind == CLASS:
+        labels = y[ids]
+        of_class = np.flatnonzero(labels == rng.choice(np.unique(labels)))
+        return rng.permutation(of_class)[: max(1, min(r, len(of_class) - 1))]
+    points = _take(X, ids)
+    if kind == CLUSTER:
+        return _nearest(points, points[rng.integers(len(ids))], r)
+    height = points @ rng.standard_normal(points.shape[1])
+    return np.argpartition(-height, r - 1)[:r]
+
+
+def draw_pairs(
+    n: int,
+    y: ArrayLike,
+    m: int,
+    s: int,
+    *,
+    forget_max: int | None = None,
+    robust: bool = False,
+    shapes: dict[str, float] | None = None,
+    X: Rows | None = None,
+    random_state: Any = None,
+) -> tuple[Ids, Ids, NDArray[np.str_]]:
+    """(ids (m, s), n_forget (m,), shapes (m,)): the rows of m pairs, each pair's forget part first.
+
+    Rows of a pair are different; r = n_forget is log-uniform in 1..s/10, or uniform in 1..s/2 with `robust`
+    (forget_max replaces either limit). Shares of the forget parts' shapes: ORDINARY, or ROBUST, or `shapes`. Every
+    class of y (n,) is in every retained part. X (n, d), or a function from ids to rows, is needed for clusters and
+    half-spaces.
+    """
+    y = _labels(y, n)
+    if not 2 <= s <= n:
+        raise UserError(f"pairs of s={s} rows cannot be drawn from {n} rows")
+    limit = (s // 2 if robust else s // 10) if forget_max is None else int(forget_max)
+    limit = max(1, limit)
+    if limit >= s:
+        raise UserError(f"a forget part of {limit} rows leaves nothing of s={s}")
+    rng = np.random.default_rng(random_state)
+    kinds = _kinds(shapes or (ROBUST if robust else ORDINARY), m, rng)
+    n_forget = rng.integers(1, limit + 1, m) if robust else log_uniform(rng, limit, m)
+    ids = np.empty((m, s), np.int64)
+    classes = np.flatnonzero(np.bincount(y))
+    missing = np.arange(m)
+    for _ in range(TRIES):
+        for i in missing:
+            n_forget[i] = _draw_pair(ids[i], int(n_forget[i]), str(kinds[i]), n, y, X, rng)
+        missing = missing[~_all_classes(ids[missing], n_forget[missing], y, classes)]
+        if not missing.size:
+            return ids, n_forget, kinds
+    rare = int(classes[np.bincount(y)[classes].argmin()])
+    raise UserError(f"class {rare} is too rare for pairs of s={s} rows: raise s, or leave that class out")
+
+
+def _draw_pair(out: Ids, r: int, kind: str, n: int, y: NDArray[Any], X: Rows | None, rng: np.random.Generator) -> int:
+    out[:] = rng.choice(n, out.size, replace=False)
+    if kind == RANDOM:
+        return r
+    first = _forget_places(kind, r, out, y, X, rng)
+    rest = np.delete(out, first)
+    out[: len(first)], out[len(first) :] = out[first], rest
+    return len(first)
+
+
+def _all_classes(ids: Ids, n_forget: Ids, y: NDArray[Any], classes: Ids) -> NDArray[np.bool_]:
+    """(k,) whether every class is among the retained rows of each pair."""
+    out = np.empty(len(ids), bool)
+    for lo in range(0, len(ids), 256):  # in pieces: the labels of all pairs at once would be m * s
+        labels = y[ids[lo : lo + 256]]
+        retained = np.arange(ids.shape[1]) >= n_forget[lo : lo + 256, None]
+        out[lo : lo + 256] = np.all([((labels == c) & retained).any(axis=1) for c in classes], axis=0)
+    return out
+
+
+def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Generator) -> Ids:
+    """Row ids (r,) of one request on all of D: "random", "one class", "one cluster" or "half-space".
+
+    "one class" takes a class with more than r rows; a cluster is the neighbourhood of a random row within a random
+    pool of max(POOL, 10 r) rows. y (n,).
+    """
+    y = np.asarray(y)
+    n = len(y)
+    if kind not in KINDS:
+        raise UserError(f"a request is one of {', '.join(KINDS)}, not {kind!r}")
+    if not 1 <= r < n:
+        raise UserError(f"a request for {r} of {n} rows cannot be drawn")
+    if kind == RANDOM:
+        return rng.choice(n, r, replace=False).astype(np.int64)
+    if kind == CLASS:
+        large = np.flatnonzero(np.bincount(y) > r)
+        if not large.size:
+            raise UserError(f"no class has more than {r} rows")
+        return rng.permutation(np.flatnonzero(y == rng.choice(large)))[:r]
+    size = max(POOL, 10 * r)
+    pool = np.arange(n) if size >= n else np.sort(rng.choice(n, size, replace=False))
+    return pool[_forget_places(kind, r, pool, y, X, rng)].astype(np.int64)
+
+
+def draw_forget_sets(
+    n: int,
+    y: ArrayLike,
+    m: int,
+    *,
+    forget_max: int | None = None,
+    shapes: dict[str, float] | None = None,
+    X: Rows | None = None,
+    random_state: Any = None,
+) -> tuple[Ids, Ids]:
+    """(ids flat, starts (m + 1,)): m forget sets of D itself, r log-uniform in 1..n/10, shapes as in FULL.
+
+    Set i is ids[starts[i] : starts[i + 1]]; its rows are different, and every class of y (n,) keeps a row.
+    """
+    y = _labels(y, n)
+    rng = np.random.default_rng(random_state)
+    limit = max(1, n // 10 if forget_max is None else int(forget_max))
+    sizes = np.bincount(y)
+    kinds = _kinds(shapes or FULL, m, rng)
+    sets = []
+    for kind, r in zip(kinds, log_uniform(rng, limit, m), strict=True):
+        most = int(sizes.max()) - 1 if kind == CLASS else n - 1
+        for _ in range(TRIES):
+            ids = request(str(kind), min(int(r), most), X, y, rng)
+            if ((sizes - np.bincount(y[ids], minlength=len(sizes)) > 0) | (sizes == 0)).all():
+                break
+        else:
+            raise UserError(f"class {sizes.argmin()} is too rare: it would be gone with most forget sets")
+        sets.append(ids)
+    starts = np.concatenate([[0], np.cumsum([len(s) for s in sets])]).astype(np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *sets]), starts
+
+
+@numba.njit(nogil=True, parallel=True, cache=True)
+def _holding(ids, starts, rows, table, out):  # type: ignore[no-untyped-def]
+    """out[i] = whether any of ids[starts[i] : starts[i + 1]] is in the sorted `rows`; table marks their low bits."""
+    mask = len(table) - 1
+    for i in prange(len(out)):
+        for k in range(starts[i], starts[i + 1]):
+            if table[ids[k] & mask]:
+                place = np.searchsorted(rows, ids[k])
+                if place < len(rows) and rows[place] == ids[k]:
+                    out[i] = True
+                    break
+
+
+def pairs_holding(ids: Ids, rows: ArrayLike, starts: ArrayLike | None = None) -> Ids:
+    """Numbers of the pairs that have any of `rows`; ids (m, s), or flat with `starts` (m + 1,)."""
+    rows = np.unique(np.asarray(rows, np.int64))
+    if starts is None:
+        m, s = ids.shape
+        starts = np.arange(m + 1) * s
+    starts = np.ascontiguousarray(starts, np.int64)
+    out = np.zeros(len(starts) - 1, bool)
+    table = np.zeros(1 << 16, bool)  # small enough for the nearest cache, large enough to turn most ids away
+    table[rows & (len(table) - 1)] = True
+    with parallel_entry():
+        _holding(np.ascontiguousarray(ids, np.int64).reshape(-1), starts, rows, table, out)
+    return np.flatnonzero(out)

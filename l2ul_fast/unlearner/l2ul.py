@@ -1,0 +1,249 @@
+"""L2UL: fit a model and what it takes to unlearn from it; then take rows out, one request after the other."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
+from l2ul_fast.unlearner import fitting, saving
+from l2ul_fast.unlearner.ledger import entry
+from l2ul_fast.unlearner.requests import checked_ids, refuse, rows_like
+from l2ul_fast.unlearner.result import RetrainInstead, Unlearned
+from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
+from l2ul_kernels.request import FOREIGN, PRESENT, claim, release
+
+Progress = Callable[[str, int, int], None]
+
+HEADS = ("influence", "direct")
+PRIORS = ("newton", "none")
+
+
+class L2UL:
+    """A classifier that rows can be taken out of.
+
+    Parameters
+    ----------
+    model : "lr" (logistic regression) or "mlp" (one hidden layer of `hidden` units).
+    head : "influence" (theta moves by a linear map of the forgotten rows' gradient) or "direct" (the paper's network).
+    prior : of the influence head: "newton" (the inverse Hessian, plus a learned correction where held-out pairs say it
+        helps) or "none" (purely learned).
+    lam : penalty, in units of the mean loss. psi, t : cells per partition, partitions.
+    m, s : training pairs and rows per pair; s=None chooses by the size of D.
+    network : also try a correction network on top of the influence head (kept only if held-out pairs say so).
+    robust : train on large and structured forget sets too (for contaminated data).
+    hidden, activation, anchor_rows : of the MLP; anchor_rows=0 trains without an anchor.
+    store_rows : keep a private copy of the rows when fitted from arrays; else each request brings its rows.
+    random_state : an int; equal seeds give equal results for every number of threads.
+
+    Attributes after fit: theta (p,), n (rows the model stands for), classes_, forget_log, report_ (what fit found out).
+    """
+
+    def __init__(
+        self,
+        model: str = "lr",
+        *,
+        head: str = "influence",
+        prior: str = "newton",
+        lam: float = 1e-3,
+        psi: int = 4,
+        t: int = 100,
+        m: int = 1000,
+        s: int | None = None,
+        network: bool = False,
+        robust: bool = False,
+        hidden: int = 10,
+        activation: str = "tanh",
+        anchor_rows: int | None = None,
+        store_rows: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        if model not in ("lr", "mlp"):
+            raise UserError(f'model must be "lr" or "mlp", got {model!r}')
+        if head not in HEADS or prior not in PRIORS:
+            raise UserError(f"head must be one of {HEADS} and prior one of {PRIORS}, got {head!r} and {prior!r}")
+        if not lam > 0:
+            raise UserError(f"lam must be positive, got {lam}")
+        if m < 1 or (s is not None and s < 20):
+            raise UserError(f"m must be at least 1 and s at least 20, got m={m}, s={s}")
+        self.params: dict[str, Any] = {
+            "model": model, "head": head, "prior": prior, "lam": lam, "psi": psi, "t": t, "m": m, "s": s,
+            "network": network, "robust": robust, "hidden": hidden, "activation": activation,
+            "anchor_rows": anchor_rows, "store_rows": store_rows, "random_state": random_state,
+        }  # fmt: skip
+        self.forget_log: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
+        self.history: list[dict[str, Any]] = []
+        self.saved_to: Path | None = None
+        self.generation: int | None = None
+
+    # Fit -------------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: ArrayLike | None = None, *, part: str = "train", progress: Progress | None = None) -> L2UL:
+        """Train on rows X (n, d) with labels y (n,), or on the `part` ("train", "test", "all") of a dataset file X."""
+        report = progress or (lambda what, done, total: None)
+        if y is None:
+            table: Table = FileTable(X, part)
+            self.store: ArrayStore | FileStore | NoStore = FileStore(table)  # type: ignore[arg-type]
+            size = table.shards.n  # type: ignore[attr-defined]
+        else:
+            rows = check_rows(X)
+            classes, labels = class_indices(y)
+            if len(rows) != len(labels):
+                raise UserError(f"X has {len(rows)} rows but y has {len(labels)} labels")
+            rows, labels = rows.copy(), labels.copy()  # ours: forgetting overwrites them
+            table = ArrayTable(rows, labels, classes)
+            self.store = ArrayStore(rows, labels) if self.params["store_rows"] else NoStore()
+            size = len(rows)
+        if len(table.classes) < 2:
+            raise UserError(f"the labels have only one class ({table.classes}): nothing can be learned")
+        self.gone = np.full(size, FOREIGN, np.uint8)
+        self.gone[table.ids()] = PRESENT
+        self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
+        start = time.perf_counter()
+        fitted = fitting.fit(self.params, table, size, report)
+        self.theta, self.model, self.cells, self.step = fitted.theta, fitted.model, fitted.cells, fitted.step
+        self.learned, self.report_ = fitted.learned, fitted.report
+        self.class_counts = self.cells.counts[:, 0].sum(axis=1)
+        self.report_["fit_seconds"] = time.perf_counter() - start
+        self.forget_log = []
+        # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, and which state
+        self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
+        self.saved_to, self.generation = None, None
+        return self
+
+    # Unlearn ---------------------------------------------------------------------------------------------------------
+
+    def unlearn(self, rows: ArrayLike | None = None, X: Any = None, y: ArrayLike | None = None) -> Unlearned:
+        """Take rows out of the model: numbers of rows of D, or the rows themselves (X, y), or both.
+
+        theta, n, counts and all that depends on them change here and now; `save` makes it durable.
+        """
+        if rows is None:
+            rows = rows_like(self, X, y)
+        ids = checked_ids(rows)
+        if not ids.size:
+            return Unlearned(self, self.theta, ids, None)
+        r, n, before = ids.size, self.n, self.theta
+        refusal = claim(ids, self.gone)
+        if refusal >= 0:
+            refuse(refusal, ids)
+        try:
+            if X is None or not isinstance(self.store, NoStore):
+                forgotten, labels = self.store.fetch(ids)
+            else:
+                forgotten, labels = self._brought(ids, X, y)
+            leaving = np.bincount(labels, minlength=len(self.classes_)) if r > 1 else None
+            self._refuse_emptying(labels, leaving)
+            theta = self.step.move(forgotten, labels, ids, before, n)
+        except BaseException:
+            release(ids, self.gone)
+            raise
+        self.cells.forget(ids, labels)
+        self.store.erase(ids)
+        if leaving is None:
+            self.class_counts[labels[0]] -= 1
+        else:
+            self.class_counts -= leaving
+        self.n = n - r
+        self.theta = theta
+        self.model = self.step.model  # an anchor may have moved
+        self.forget_log.append({"rows": ids, "n": self.n, "time": time.time(), "theta": theta, "before": before})
+        total = self.step.total
+        result = Unlearned(self, theta, ids, None if total is None else total.copy())
+        if r > self.learned.largest * n:
+            warnings.warn(RetrainInstead(r, n, self.learned.largest), stacklevel=2)
+        return result
+
+    def _refuse_emptying(self, labels: NDArray[np.uint8], leaving: NDArray[np.int64] | None) -> None:
+        """A model needs rows of every class."""
+        left = self.class_counts - leaving if leaving is not None else None
+        empty = self.class_counts[labels[0]] == 1 if left is None else (left == 0).any()
+        if not empty:
+            return
+        if self.n == len(labels):
+            raise UserError("the request takes out all rows: delete the model instead")
+        c = labels[0] if left is None else int((left == 0).argmax())
+        raise UserError(f"the request takes out all rows of class {self.classes_[c]}: retrain without that class instead")
+
+    def _brought(self, ids: NDArray[np.int64], X: Any, y: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Rows that the caller brings (store_rows=False), checked against their stored cells."""
+        from l2ul_kernels import assign_cells, pack_cells
+
+        if y is None:
+            raise UserError("give y with X")
+        forgotten = check_rows(X, self.d)
+        _, labels = class_indices(y, self.classes_)
+        if len(forgotten) != ids.size or labels.size != ids.size:
+            raise UserError(f"{ids.size} rows are named, but X has {len(forgotten)} and y {labels.size}")
+        packed = pack_cells(assign_cells(forgotten, self.cells.partitions), self.cells.psi)
+        other = np.flatnonzero((packed != self.cells.packed[ids]).any(axis=1))
+        if other.size:
+            raise UserError(f"the X given for row {ids[other[0]]} is not that row of the training data")
+        return forgotten, labels
+
+    # Look at the rows that stay ----------------------------------------------------------------------------------------
+
+    def retained(self) -> Table:
+        """The rows the model stands for now."""
+        return self.store.table(self.classes_, self.gone != PRESENT)
+
+    def residual(self) -> float:
+        """Largest entry of the retained objective's gradient at theta: one pass over the data. 0 for a retrained model."""
+        table = self.retained()
+        total = np.zeros(self.theta.size)
+        for X, y in table.blocks():
+            total += len(X) * self.model.data_gradient(self.theta, X, y)
+        return float(np.abs(total / table.n + self.model.penalty_gradient(self.theta)).max())
+
+    def refresh(self, reanchor: bool = False, progress: Progress | None = None) -> dict[str, Any]:
+        """Remove what U itself still knows of forgotten rows: training pairs, partition seeds, the head learned from them.
+
+        reanchor: also train theta to the optimum of the rows that stay (a warm retrain). Returns what was done.
+        """
+        done = fitting.refresh(self, reanchor, progress or (lambda what, done, total: None))
+        self._flush_log()
+        self.entries.append(entry("refresh", n=self.n, theta=self.theta, refreshed=done))
+        return done
+
+    def _flush_log(self) -> None:
+        """Turn requests that are not in the ledger yet into entries for it."""
+        for item in self.forget_log:
+            if "before" in item:
+                before, after = item.pop("before"), item.pop("theta")
+                facts = {"n": item["n"], "rows": item["rows"], "time": item["time"]}
+                self.entries.append(entry("unlearn", theta=after, theta_before=before, **facts))
+
+    # Model -----------------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities (n, C) of rows as the model sees them (rows of a file: standardised)."""
+        return self.model.predict_proba(self.theta, check_rows(X, self.d))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The likeliest class of each row of X (n, d)."""
+        return np.asarray(self.classes_)[self.model.predict(self.theta, check_rows(X, self.d))]
+
+    # Disk ------------------------------------------------------------------------------------------------------------
+
+    def save(self, directory: str | Path) -> None:
+        """Write the state and the ledger to `directory`: all of it or nothing."""
+        self._flush_log()
+        saving.save(self, Path(directory))
+
+    @classmethod
+    def load(cls, directory: str | Path, data: str | Path | None = None) -> L2UL:
+        """Read a saved state; `data` names the dataset file if it has moved."""
+        return saving.load(cls, Path(directory), data)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "theta")
+
+

@@ -1,0 +1,187 @@
+"""Training pairs of N_U: what changes in A(D) when a known part of D leaves.
+
+Subset pairs (logistic regression, and the paper's way for the MLP) train A twice on s rows, with and without r of them.
+Full pairs (anchored MLP) keep theta = A(D) and retrain on D without a forget set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import Table
+from l2ul_fast.unlearner.draw import draw_forget_sets, draw_pairs, pairs_holding
+
+Progress = Callable[[int, int], None]
+
+#: Rows of subset pairs that are in memory at one time.
+ROWS_AT_ONCE = 2_000_000
+#: Largest gradient entry of an accepted fit.
+CONVERGED = 1e-8
+#: Full pairs trained together (they share every pass over the data).
+FULL_AT_ONCE = 128
+
+
+@dataclass
+class Pairs:
+    """m accepted pairs.
+
+    members : flat row numbers and starts (m + 1,): which rows of D a pair was made from.
+    n_forget : (m,) r of each; for subset pairs the forget part comes first among the members.
+    theta, theta_r : (m, p) before and after. n : (m,) rows before.
+    Z, T : (m, p) features and targets of the influence head.
+    rejected : pairs whose fits did not converge.
+    """
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    n_forget: NDArray[np.int64]
+    n: NDArray[np.int64]
+    theta: NDArray[np.float64]
+    theta_r: NDArray[np.float64]
+    Z: NDArray[np.float64]
+    T: NDArray[np.float64]
+    rejected: int
+    full: bool = False
+
+    def __len__(self) -> int:
+        return len(self.n_forget)
+
+    def members(self, i: int) -> NDArray[np.int64]:
+        return self.rows[self.starts[i] : self.starts[i + 1]]
+
+    def holding(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the pairs that have one of these rows among their members, ascending."""
+        return pairs_holding(self.rows, ids, self.starts)
+
+    def without(self, gone: NDArray[np.int64]) -> Pairs:
+        """The pairs but those with these numbers."""
+        keep = np.setdiff1d(np.arange(len(self)), gone)
+        rows = [self.members(i) for i in keep]
+        starts = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+        flat = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
+        return Pairs(
+            rows=flat, starts=starts, rejected=self.rejected, full=self.full,
+            **{name: getattr(self, name)[keep] for name in per_pair},
+        )  # fmt: skip
+
+
+def features(
+    model: Any, X: NDArray[Any], y: NDArray[np.uint8], theta: NDArray[np.float64], theta_r: NDArray[np.float64], n: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """z and its target for one pair: forgotten rows X (r, d), y (r,); theta before, theta_r after; n rows before."""
+    r = len(X)
+    z = np.sqrt(r) * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
+    return z, (theta_r - theta) * (n - r) / np.sqrt(r)
+
+
+def subset_pairs(
+    model: Any,
+    table: Table,
+    labels: NDArray[np.uint8],
+    m: int,
+    s: int,
+    random_state: Any,
+    *,
+    robust: bool = False,
+    progress: Progress | None = None,
+) -> Pairs:
+    """m pairs on subsets of s rows of `table`; labels (n,) are those of its visible rows in order."""
+    visible = table.ids()
+    local, n_forget, _ = draw_pairs(
+        table.n, labels, m, s, robust=robust, X=lambda places: table.take(visible[places])[0], random_state=random_state
+    )
+    made = []
+    batch = max(1, ROWS_AT_ONCE // s)
+    for first in range(0, m, batch):
+        part = visible[local[first : first + batch]]
+        r = n_forget[first : first + batch]
+        held, index = np.unique(part, return_inverse=True)
+        X, y = table.take(held)
+        report = None if progress is None else (lambda done, _, first=first: progress(first + done, m))
+        made.append(_fitted(model, X, y, index.reshape(part.shape), part, r, report))
+    pairs = joined(made)
+    if len(pairs) < m / 2:
+        raise UserError(
+            f"{pairs.rejected} of {m} training pairs did not converge: raise lam or s, or look for separable classes"
+        )
+    return pairs
+
+
+def _fitted(
+    model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], ids: NDArray[np.int64],
+    n_forget: NDArray[np.int64], progress: Any,
+) -> Pairs:  # fmt: skip
+    s = local.shape[1]
+    options = {"progress": progress} if model.name == "lr" else {}
+    theta, theta_r, norms, *_ = model.fit_pairs(X, y, np.ascontiguousarray(local), n_forget, **options)
+    # the MLP's subset pairs end after a fixed number of epochs, as in the paper: only wild ones are refused
+    limit = CONVERGED if model.name == "lr" else np.inf
+    keep = np.flatnonzero((norms <= limit).all(axis=1) & np.isfinite(theta_r).all(axis=1))
+    Z, T = np.empty((keep.size, model.size)), np.empty((keep.size, model.size))
+    for k, i in enumerate(keep):
+        rows = local[i, : n_forget[i]]
+        Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], s)
+    return Pairs(
+        rows=ids[keep].ravel(), starts=np.arange(keep.size + 1) * s, n_forget=n_forget[keep],
+        n=np.full(keep.size, s), theta=theta[keep], theta_r=theta_r[keep], Z=Z, T=T,
+        rejected=len(local) - keep.size,
+    )  # fmt: skip
+
+
+def joined(parts: list[Pairs]) -> Pairs:
+    """All pairs of the parts, in order."""
+    sizes = [len(p.rows) for p in parts]
+    shifts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
+    starts = np.concatenate([p.starts[:-1] + shift for p, shift in zip(parts, shifts, strict=True)] + [[sum(sizes)]])
+    per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
+    return Pairs(
+        rows=np.concatenate([p.rows for p in parts]), starts=starts.astype(np.int64),
+        rejected=sum(p.rejected for p in parts), full=parts[0].full,
+        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in per_pair},
+    )  # fmt: skip
+
+
+def full_pairs(
+    model: Any,
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    ids: NDArray[np.int64],
+    found: Any,
+    m: int,
+    random_state: Any,
+    progress: Progress | None = None,
+) -> Pairs:
+    """m pairs on all rows X (n, d), y (n,), whose row numbers are ids: `found` is A(D), forget sets are drawn."""
+    flat, starts = draw_forget_sets(len(X), y, m, X=X, random_state=random_state)
+    theta, parts, norms = found.theta, [], []
+    for first in range(0, m, FULL_AT_ONCE):
+        last = min(first + FULL_AT_ONCE, m)
+        edges = starts[first : last + 1]
+        made = model.anchored_pairs(X, y, flat[edges[0] : edges[-1]], edges - edges[0], found)
+        parts.append(made.theta_r)
+        norms.append(made.gradient_norm)
+        if progress is not None:
+            progress(last, m)
+    theta_r = np.concatenate(parts)
+    keep = np.flatnonzero(np.concatenate(norms) <= CONVERGED)
+    Z, T = np.empty((keep.size, model.size)), np.empty((keep.size, model.size))
+    rows = []
+    for k, i in enumerate(keep):
+        local = flat[starts[i] : starts[i + 1]]
+        Z[k], T[k] = features(model, X[local], y[local], theta, theta_r[i], len(X))
+        rows.append(ids[local])
+    sizes = np.array([len(r) for r in rows])
+    if keep.size < m / 2:
+        raise UserError(f"{m - keep.size} of {m} training pairs did not converge: raise mu or lam")
+    return Pairs(
+        rows=np.concatenate(rows), starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), n_forget=sizes,
+        n=np.full(keep.size, len(X)), theta=np.tile(theta, (keep.size, 1)), theta_r=theta_r[keep], Z=Z, T=T,
+        rejected=m - keep.size, full=True,
+    )  # fmt: skip

@@ -1,0 +1,67 @@
+"""What a request gives back: the new model, and how far it is to be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.tables import check_rows
+
+if TYPE_CHECKING:
+    from l2ul_fast.unlearner.l2ul import L2UL
+
+
+class RetrainInstead(UserWarning):
+    """The request is outside what the unlearner was trained for."""
+
+    def __init__(self, r: int, n: int, largest: float) -> None:
+        super().__init__(f"{r} of {n} rows is more than this unlearner learned to take out ({largest:.1%}): retrain instead")
+        self.r, self.n, self.largest = r, n, largest
+
+
+@dataclass(frozen=True)
+class Trust:
+    """share: r / n. largest: the largest share in the training pairs. distance: how unusual the request's gradient is,
+    1 = as large as the 99th percentile of the training pairs (None for the direct head). advice: "ok" or "retrain instead".
+    """
+
+    share: float
+    largest: float
+    distance: float | None
+    advice: str
+
+
+class Unlearned:
+    """The model without the rows of one request. theta (p,), rows (r,), predict, predict_proba, trust."""
+
+    __slots__ = ("_total", "_unlearner", "n", "rows", "theta")
+
+    def __init__(
+        self, unlearner: L2UL, theta: NDArray[np.float64], rows: NDArray[np.int64], total: NDArray[np.float64] | None
+    ) -> None:
+        self._unlearner, self._total = unlearner, total
+        self.theta, self.rows, self.n = theta, rows, unlearner.n
+
+    @property
+    def trust(self) -> Trust:
+        """How this request compares with those the unlearner was trained on."""
+        learned = self._unlearner.learned
+        r = self.rows.size
+        share = r / (self.n + r)
+        distance = None
+        if self._total is not None and r:
+            distance = learned.distance(self._total / np.sqrt(r), self._unlearner.step.inverse_hessian(self.n))
+        fine = share <= learned.largest and (distance is None or distance <= 2.0)
+        return Trust(share, learned.largest, distance, "ok" if fine else "retrain instead")
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities (n, C)."""
+        return self._unlearner.model.predict_proba(self.theta, check_rows(X, self._unlearner.d))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The likeliest class of each row."""
+        index = self._unlearner.model.predict(self.theta, check_rows(X, self._unlearner.d))
+        return np.asarray(self._unlearner.classes_)[index]

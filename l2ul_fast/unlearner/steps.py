@@ -1,0 +1,189 @@
+"""What moves theta at a request. Each step owns what it knows of the data and takes the forgotten rows out of it.
+
+`total` below is r * (mean gradient of the forgotten rows at theta + penalty gradient) = sqrt(r) * z.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.unlearner.cellstate import CellState
+from l2ul_kernels.forward import DirectForward
+from l2ul_kernels.request import linear_move, logistic_total, newton_move, solve_move
+
+Vector = NDArray[np.float64]
+
+Fetch = Callable[[NDArray[np.int64]], tuple[NDArray[Any], NDArray[np.uint8]]]
+
+#: Relative residual of the linear system above which the kept inverse is made anew.
+STALE = 1e-8
+
+
+class Step(Protocol):
+    model: Any
+
+    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        """theta after rows X (r, d), y (r,) have left a model of n rows."""
+
+    @property
+    def total(self) -> Vector | None:
+        """That of the latest request, or None."""
+
+    def inverse_hessian(self, n: int) -> NDArray[np.float64] | None:
+        """Of the mean loss over the n rows that stay, or None where it is not known."""
+
+    def copy(self) -> Step:
+        """One to try a request on: it changes nothing here."""
+
+
+class NewtonStep:
+    """Binary logistic regression: one exact Newton step on the rows that stay, plus a learned correction (or none).
+
+    curvature (p, p) is the sum of the rows' Hessians at `anchor`; rows leave it at the same point, so it is at any time
+    exactly the curvature of the rows that stay, and no trace of the others is in it.
+    """
+
+    def __init__(
+        self, model: Any, anchor: Vector, curvature: NDArray[np.float64], n: int, correction: NDArray[np.float64] | None
+    ) -> None:
+        self.model, self.anchor, self.curvature, self.lam = model, anchor, curvature, model.lam
+        self.correction = np.zeros((0, 0)) if correction is None else correction
+        self._work = np.zeros((3, anchor.size))
+        self._invert(n)
+
+    def _invert(self, n: int) -> None:
+        system = self.curvature.copy()
+        inner = np.arange(self.anchor.size - 1)
+        system[inner, inner] += n * self.lam
+        try:
+            self.inverse = np.ascontiguousarray(np.linalg.inv(system))
+        except np.linalg.LinAlgError:
+            raise UserError("the rows that would stay do not determine the model: retrain instead") from None
+
+    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        out = np.empty(theta.size)
+        residual = newton_move(
+            X, y, theta, self.anchor, self.curvature, self.inverse, self.correction, n, self.lam, self._work, out
+        )
+        if not residual < STALE:
+            left = n - len(X)
+            self._invert(left)
+            solve_move(theta, self.curvature, self.inverse, self.correction, left, self.lam, self._work, out)
+        return out
+
+    @property
+    def total(self) -> Vector:
+        return self._work[0]
+
+    def inverse_hessian(self, n: int) -> NDArray[np.float64]:
+        return n * self.inverse
+
+    def copy(self) -> NewtonStep:
+        return copy.deepcopy(self)
+
+
+class LinearStep:
+    """theta + W z: W is a cached inverse Hessian, a learned matrix, or their sum."""
+
+    def __init__(self, model: Any, W: NDArray[Any]) -> None:
+        self.model, self.W = model, W
+        self._total = np.zeros(model.size)
+        self._binary_lr = model.name == "lr" and model.n_classes == 2
+
+    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        out = np.empty(theta.size)
+        if self._binary_lr:
+            logistic_total(X, y, theta, self.model.lam, self._total)
+        else:
+            r = len(X)
+            self._total[:] = r * (self.model.data_gradient(theta, X, y) + self.model.penalty_gradient(theta))
+        linear_move(self.W, self._total, theta, n - len(X), out)
+        return out
+
+    @property
+    def total(self) -> Vector:
+        return self._total
+
+    def inverse_hessian(self, n: int) -> NDArray[np.float64]:
+        return np.asarray(self.W, np.float64)
+
+    def copy(self) -> LinearStep:
+        other = copy.copy(self)
+        other._total = self._total.copy()
+        return other
+
+
+class AnchoredStep(LinearStep):
+    """LinearStep of an anchored MLP. A request that holds anchor rows first moves the anchor (milliseconds, not micro).
+
+    anchor_rows (k,) are the anchor's row numbers; fetch reads rows by number.
+    """
+
+    def __init__(self, model: Any, W: NDArray[Any], anchor_rows: NDArray[np.int64], size: int, fetch: Fetch) -> None:
+        super().__init__(model, W)
+        self.anchor_rows, self._fetch = anchor_rows, fetch
+        self._is_anchor = np.zeros(size, bool)
+        self._is_anchor[anchor_rows] = True
+
+    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        if not self._is_anchor[ids].any():
+            return super().move(X, y, ids, theta, n)
+        old, mu = self.model.anchor, self.model.mu
+        left = np.setdiff1d(self.anchor_rows, ids)
+        if left.size < 2:
+            raise UserError("the request takes out all anchor rows: fit again")
+        plain = self.model.with_anchor(None, None)
+        found = plain.fit(self._fetch(left), start=old, tol=1e-8)
+        r = len(X)
+        # the penalty pulls to the new anchor afterwards: n - r rows' worth of mu (new - old) more
+        self._total[:] = r * (self.model.data_gradient(theta, X, y) + self.model.penalty_gradient(theta))
+        self._total += (n - r) * mu * (found.theta - old)
+        out = np.empty(theta.size)
+        linear_move(self.W, self._total, theta, n - r, out)
+        self.model = self.model.with_anchor(found.theta, mu)
+        self._is_anchor = self._is_anchor.copy()  # copies of this step may share it
+        self._is_anchor[ids] = False
+        self.anchor_rows = left
+        return out
+
+
+class DirectStep:
+    """The paper's head: theta' = N_U(mu_D, mu_f, theta), from the stored cells."""
+
+    total = None
+
+    def __init__(
+        self, model: Any, weights: Mapping[str, NDArray[np.float32]], cells: CellState, theta: Vector, n: int
+    ) -> None:
+        self.model, self.weights = model, dict(weights)
+        self._cells = cells
+        self._forward = DirectForward(weights, cells.t, cells.psi)
+        self.rebase(theta, n)
+        self._forward.compile(cells.packed)
+
+    def rebase(self, theta: Vector, n: int) -> None:
+        """Take mu_D from the counts anew."""
+        self._forward.set_base(self._cells.counts.sum(axis=0), n, theta)
+
+    def peek(self, ids: NDArray[np.int64]) -> Vector:
+        """theta' of a request, without taking its rows out."""
+        return self._forward(self._cells.packed, ids, np.empty(self._forward.p))
+
+    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        out = self.peek(ids)
+        self._forward.forget(self._cells.packed, ids, n - ids.size, out)
+        return out
+
+    def inverse_hessian(self, n: int) -> None:
+        return None
+
+    def copy(self) -> DirectStep:
+        other = copy.copy(self)
+        other._forward = copy.deepcopy(self._forward)
+        return other

@@ -1,0 +1,94 @@
+"""Where the rows of a request come from: arrays the unlearner keeps, the file it was fitted on, or the caller."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import ArrayTable, Block, FileTable
+from l2ul_kernels.request import erase_rows, gather, gather_mapped
+
+Ids = NDArray[np.int64]
+
+
+class Store(Protocol):
+    def fetch(self, ids: Ids) -> Block:
+        """X (r, d) and y (r,) of rows that are present."""
+
+    def erase(self, ids: Ids) -> None:
+        """Overwrite what is held of these rows."""
+
+
+class ArrayStore:
+    """Rows in memory, as private copies: forgetting overwrites them."""
+
+    def __init__(self, X: NDArray[Any], y: NDArray[np.uint8]) -> None:
+        self.X, self.y = X, y
+
+    def fetch(self, ids: Ids) -> Block:
+        X, y = np.empty((ids.size, self.X.shape[1]), self.X.dtype), np.empty(ids.size, np.uint8)
+        gather(self.X, self.y, ids, X, y)
+        return X, y
+
+    def erase(self, ids: Ids) -> None:
+        erase_rows(self.X, ids)
+        self.y[ids] = 0
+
+    def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
+        return ArrayTable(self.X, self.y, classes, hidden)
+
+
+class FileStore:
+    """Rows in the dataset file (never changed by us); labels are held in memory."""
+
+    def __init__(self, table: FileTable) -> None:
+        self._table = table
+        from l2ul_fast.datasets.cellstore import fingerprint  # here: arrays need no h5py
+
+        self._fingerprint = fingerprint
+        shards = table.shards
+        self._mapped = None
+        if len(shards.files) == 1 and shards.files[0].is_plain:
+            self._mapped = shards.reader(0)
+            self._where = (self._mapped.memory, self._mapped.offsets, self._mapped.chunk_rows)
+            self._scale = (shards.mean, table.inverse_scale)
+
+    def fetch(self, ids: Ids) -> Block:
+        if self._mapped is None:
+            return self._table.take(ids)
+        self._mapped.check_chunks(ids)
+        raw, y = np.empty((ids.size, 4 * self._table.d), np.uint8), np.empty(ids.size, np.uint8)
+        X = raw.view(np.float32)
+        gather_mapped(*self._where, *self._scale, self._table.y, ids, raw, X, y)
+        return X, y
+
+    def erase(self, ids: Ids) -> None:
+        """The file is the user's; nothing of its rows is kept here."""
+
+    def reference(self) -> dict[str, Any]:
+        """What an artifact notes of the file: where it is, and what it holds."""
+        shards = self._table.shards
+        return {
+            "paths": [str(path.resolve()) for path in shards.paths],
+            "part": self._table.part,
+            "fingerprint": self._fingerprint(shards),
+        }
+
+    def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> FileTable:
+        return FileTable(self._table.shards, self._table.part, hidden, self._table.y)
+
+
+class NoStore:
+    """`store_rows=False`: every request brings its rows."""
+
+    def fetch(self, ids: Ids) -> Block:
+        raise UserError("this unlearner keeps no rows (store_rows=False): give X and y of the rows to forget")
+
+    def erase(self, ids: Ids) -> None:
+        pass
+
+    def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
+        raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot look at the retained ones")

@@ -1,0 +1,28 @@
+"""Load the compiled request path of an unlearner before the first request, on copies of its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from l2ul_kernels.request import PRESENT, claim, forget_cells, release
+
+if TYPE_CHECKING:
+    from l2ul_fast.unlearner.l2ul import L2UL
+
+
+def warm_request(u: L2UL) -> None:
+    """Run every kernel of a request once on one row; nothing of `u` changes."""
+    from l2ul_fast.unlearner.store import NoStore
+
+    one = np.flatnonzero(u.gone == PRESENT)[:1].astype(np.int64)
+    if isinstance(u.store, NoStore):
+        return
+    gone = u.gone.copy()
+    claim(one, gone)
+    release(one, gone)
+    X, y = u.store.fetch(one)
+    forget_cells(u.cells.packed[one], np.zeros(1, np.int64), y, u.cells.bits, u.cells.counts.copy())
+    if u.step.total is not None:  # else a network, which compiled itself when it was built
+        u.step.copy().move(X, y, one, u.theta, u.n)

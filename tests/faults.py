@@ -1,0 +1,300 @@
+"""Stop a program at every change it makes to a directory, and look for bytes that should be gone.
+
+`crash_points(folder, setup, action, check)` runs `action` again and again on a fresh copy of what `setup` made and
+stops it at the first, second, third ... change below the directory; `check` then looks at what is left.
+
+- A stop is a `Crash` (a BaseException) raised instead of the call; from then on every further change raises it again,
+  so no `finally` and no `except` can tidy up what a killed process could not. A write is stopped half-way.
+- `power_loss=k` also drops, in k different ways, what was not yet synced: file contents since their last fsync,
+  and the newest creations, renames and deletions since the last fsync of the directory.
+- `error_points` lets the calls fail with an errno (a full disk) instead: there the program goes on and tidies up.
+- `kill_at` does it with a true SIGKILL in another process.
+
+Only calls of os.* are seen. Opening a file below the directory for writing in another way raises, so that nothing can
+slip past.
+"""
+
+import contextlib
+import errno
+import itertools
+import mmap
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+BY_PATH = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "truncate", "link", "symlink")
+BY_DESCRIPTOR = ("write", "pwrite", "writev", "fsync", "fdatasync", "ftruncate")
+CHANGES = ("open", *BY_PATH, *BY_DESCRIPTOR)
+_REAL = {name: getattr(os, name) for name in CHANGES}
+
+
+class Crash(BaseException):
+    """The program was stopped here."""
+
+
+@dataclass
+class Node:
+    """One file: what of it is surely on the disk, and what it held when its last name went away."""
+
+    synced: bytes = b""
+    last: bytes | None = None
+
+
+@dataclass
+class Faults:
+    """A context in which the `stop_at`-th change below `directory` crashes, kills or (with `error`) fails.
+
+    `calls` lists all changes seen so far. Errors hit the `stop_at`-th call and all later ones named in `failing`.
+    """
+
+    directory: Path
+    stop_at: int | None = None
+    kill: bool = False
+    error: int | None = None
+    failing: tuple[str, ...] = ("open", "write", "mkdir", "ftruncate", "fsync")
+    calls: list[str] = field(default_factory=list)
+    crashed: bool = False
+
+    def __enter__(self):
+        global _active
+        assert _active is None, "one set of faults at a time"
+        _install_hook()
+        self.live = {p.name: Node(p.read_bytes()) for p in _files(self.directory)}  # flat: artifacts have no folders
+        self.durable, self.pending = dict(self.live), []
+        self._stack = contextlib.ExitStack()
+        for name in CHANGES:
+            self._stack.enter_context(mock.patch.object(os, name, self._wrapped(name)))
+        _active = self
+        return self
+
+    def __exit__(self, *exception):
+        global _active
+        _active = None
+        self._stack.close()
+
+    def run(self, action) -> bool:
+        """Whether `action(directory)` came to its end."""
+        with self:
+            try:
+                action(self.directory)
+            except Crash:
+                return False
+        assert not self.crashed, "the crash was swallowed: some code catches BaseException and goes on"
+        return True
+
+    def _wrapped(self, name):
+        real = _REAL[name]
+
+        def call(*args, **kwargs):
+            path = self._path(name, args)
+            if path is None or (name == "open" and not _creates(args, kwargs) and not self.crashed):
+                return real(*args, **kwargs)
+            if self.crashed:
+                raise Crash
+            self.calls.append(name)
+            if self.stop_at is not None and len(self.calls) >= self.stop_at:
+                if self.error is None:
+                    if name == "write" and len(args[1]) > 1:
+                        real(args[0], args[1][: len(args[1]) // 2])
+                    if self.kill:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    self.crashed = True
+                    raise Crash
+                if name in self.failing:
+                    raise OSError(self.error, os.strerror(self.error), str(path))
+            existed, before = path.exists(), self._content(name, path)
+            done = real(*args, **kwargs)
+            self._remember(name, path, args, existed, before)
+            return done
+
+        return call
+
+    def _path(self, name, args) -> Path | None:
+        """The file below the directory (or the directory) that a call changes, or None."""
+        if name in BY_DESCRIPTOR:
+            path = Path(os.readlink(f"/proc/self/fd/{args[0]}").removesuffix(" (deleted)"))
+        elif isinstance(args[0], int):
+            return None
+        else:
+            path = Path(os.path.abspath(os.fsdecode(args[0])))
+        return path if path == self.directory or self.directory in path.parents else None
+
+    def _content(self, name, path) -> bytes | None:
+        return path.read_bytes() if name in ("unlink", "remove") and path.is_file() else None
+
+    def _remember(self, name, path, args, existed, before) -> None:
+        """Keep the books of what would survive a loss of power."""
+        if name == "open" and not existed:
+            self.live[path.name] = Node()
+            self.pending.append((path.name, self.live[path.name]))
+        elif name in ("replace", "rename"):
+            node, target = self.live.pop(path.name), Path(args[1]).name
+            self.live[target] = node
+            self.pending.append((target, node, path.name))
+        elif name in ("unlink", "remove"):
+            self.live.pop(path.name).last = before
+            self.pending.append((path.name, None))
+        elif name in ("fsync", "fdatasync") and path == self.directory:
+            self.durable, self.pending = dict(self.live), []
+        elif name in ("fsync", "fdatasync") and path.name in self.live:
+            self.live[path.name].synced = path.read_bytes()
+
+    def lose_power(self, seed: int) -> None:
+        """Leave on disk only what was synced, and of the rest what chance lets through."""
+        chance = random.Random(seed)
+        written = {id(node): (self.directory / name).read_bytes() for name, node in self.live.items()}
+        left = dict(self.durable)
+        for name, node, *source in self.pending[: chance.choice([0, len(self.pending), chance.randint(0, 99)])]:
+            left.pop(source[0] if source else name, None)
+            if node is not None:
+                left[name] = node
+        for path in _files(self.directory):
+            path.unlink()
+        for name, node in left.items():
+            now = written.get(id(node), node.last if node.last is not None else node.synced)
+            if now.startswith(node.synced):  # new or appended to: the size may be there without the data
+                tail = now[len(node.synced) :]
+                content = node.synced + chance.choice([b"", tail[: len(tail) // 2], bytes(len(tail)), tail])
+            else:
+                content = chance.choice([node.synced, now])
+            (self.directory / name).write_bytes(content)
+
+
+_active: Faults | None = None
+_hooked = False
+
+
+def _install_hook() -> None:
+    """Audit hooks cannot be taken out again: one for the whole process, idle when no faults are active."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_refuse_other_writes)
+        _hooked = True
+
+
+def _refuse_other_writes(event, args) -> None:
+    if _active is None or event != "open" or not isinstance(args[1], str) or not set(args[1]) & set("wax+"):
+        return  # os.open has no mode here
+    if isinstance(args[0], str | os.PathLike) and _active._path("open", args) is not None:
+        raise RuntimeError(f"{args[0]} is opened for writing past the fault injection: use os.open and os.write")
+
+
+def _creates(args, kwargs) -> bool:
+    flags = args[1] if len(args) > 1 else kwargs["flags"]
+    return bool(flags & (os.O_CREAT | os.O_TRUNC))
+
+
+def _files(directory: Path) -> list[Path]:
+    return [p for p in directory.iterdir() if p.is_file()] if directory.is_dir() else []
+
+
+def _fresh(template: Path, work: Path) -> Path:
+    shutil.rmtree(work, ignore_errors=True)
+    if template.exists():
+        shutil.copytree(template, work)
+    return work
+
+
+def crash_points(folder: Path, setup, action, check, power_loss: int = 0) -> int:
+    """Stop `action(directory)` at each of its changes; returns how many there are.
+
+    setup(directory) makes the old state (or nothing at all). check(directory, finished) must raise when what it finds
+    is neither the old nor the new state; it may load, save again, count files. finished: the action came to its end.
+    """
+    template, work = folder / "template", folder / "work"
+    setup(template)
+    for stop_at in itertools.count(1):
+        for seed in range(max(1, power_loss)):
+            faults = Faults(_fresh(template, work), stop_at)
+            finished = faults.run(action)
+            if power_loss:
+                faults.lose_power(seed)
+            try:
+                check(work, finished)
+            except Exception as error:
+                error.add_note(f"after a stop at change {stop_at} ({', '.join(faults.calls)}), power loss {seed}")
+                raise
+        if finished:
+            assert len(faults.calls) == stop_at - 1, "the action changes from run to run"
+            return stop_at - 1
+
+
+def error_points(folder: Path, setup, action, check, error: int = errno.ENOSPC, failing=Faults.failing) -> int:
+    """Let the calls named in `failing` fail from the k-th change on, for each k; check(directory, raised or None)."""
+    template, work = folder / "template", folder / "work"
+    setup(template)
+    for stop_at in itertools.count(1):
+        faults = Faults(_fresh(template, work), stop_at, error=error, failing=failing)
+        raised = None
+        with faults:
+            try:
+                action(work)
+            except Exception as failure:
+                raised = failure
+        check(work, raised)
+        if raised is None and len(faults.calls) < stop_at:
+            return stop_at - 1
+
+
+def kill_at(action: str, directory: Path, stop_at: int) -> bool:
+    """Run "module:function" of the tests on the directory in a new process, SIGKILL at a change; did it finish?"""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import faults; faults._child(*sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, action, str(directory), str(stop_at)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+    return done.returncode == 0
+
+
+def _child(action: str, directory: str, stop_at: str) -> None:
+    module, name = action.split(":")
+    function = getattr(import_module(module), name)
+    with Faults(Path(directory), int(stop_at), kill=True):
+        function(Path(directory))
+
+
+def bytes_in_directory(directory: Path, needle: bytes) -> list[Path]:
+    """The files below the directory that hold these bytes, at any position."""
+    assert needle, "nothing to look for"
+    found = []
+    for path in sorted(Path(directory).rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                if mapped.find(needle) >= 0:
+                    found.append(path)
+    return found
+
+
+def row_patterns(row, packed=None, values: bool = True) -> dict[str, bytes]:
+    """How a row (d,) may lie in a file: whole as float32 and float64, value by value (transposed), as packed cells.
+
+    values: look for single values too. Four bytes turn up by chance once in 4 GB: leave this out for large artifacts.
+    Values that are multiples of 1/4 are left out, being too common to mean anything.
+    """
+    given = np.asarray(row, dtype=np.float64)
+    found = {f"row as {name}": given.astype(name).tobytes() for name in ("float32", "float64")}
+    for i in np.flatnonzero(given % 0.25) if values else ():
+        found |= {f"value {i} as {name}": given[i].astype(name).tobytes() for name in ("float32", "float64")}
+    if packed is not None:
+        found["packed cells"] = np.ascontiguousarray(packed).tobytes()
+    return found
+
+
+def traces(directory: Path, row, packed=None, values: bool = True) -> list[str]:
+    """What of a row is still in the directory, in words; empty when nothing is."""
+    return [
+        f"{kind} in {path.name}"
+        for kind, needle in row_patterns(row, packed, values).items()
+        for path in bytes_in_directory(directory, needle)
+    ]

@@ -1,0 +1,223 @@
+"""The compiled forward against its oracle and against torch; counts of stored rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l2ul_fast.unlearner.features import pair_embeddings
+from l2ul_fast.unlearner.network import UnlearnNetwork
+from l2ul_kernels import _forward, pack_cells, reference, reference_forward, threads
+from l2ul_kernels.forward import CorrectionForward, DirectForward
+from l2ul_kernels.rowcounts import BLOCK, count_rows, count_sets
+from l2ul_kernels.threads import thread_limit
+
+
+def weights(rng, blocks, hidden, p):
+    """Random weights whose hidden units are about half active."""
+    draw = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)  # noqa: E731
+    out = {f"W1.{name}": draw(size, hidden[0]) for name, size in blocks.items()}
+    out |= {"W2": draw(*hidden), "W3": draw(hidden[1], p)}
+    return out | {f"b{k}": draw(size) for k, size in enumerate((*hidden, p), 1)}
+
+
+def store(rng, n, t, psi):
+    cells = rng.integers(0, psi, (n, t)).astype(np.uint8 if psi <= 256 else np.uint16)
+    return cells, pack_cells(cells, psi), rng.integers(0, 3, n).astype(np.uint8)
+
+
+def direct(seed, t=10, psi=4, hidden=(32, 16), p=7, n=3000):
+    rng = np.random.default_rng(seed)
+    cells, packed, _ = store(rng, n, t, psi)
+    w = weights(rng, {"mu_D": t * psi, "mu_f": t * psi, "theta": p}, hidden, p)
+    theta, counts = rng.normal(size=p), reference.cell_counts(cells, psi)
+    forward = DirectForward(w, t, psi)
+    forward.set_base(counts, n, theta)
+    forward.compile(packed)
+    return rng, cells, packed, w, theta, counts, forward
+
+
+def close(ours, oracle):
+    np.testing.assert_allclose(ours, oracle, rtol=1e-5, atol=1e-5 * np.abs(oracle).max())
+
+
+shapes = st.tuples(st.integers(1, 40), st.sampled_from([2, 3, 4, 5, 16, 70, 300]))
+sizes = st.sampled_from([1, 2, _forward.FEW, _forward.FEW + 1, 14, 15, 16, BLOCK, BLOCK + 1, 700])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), shapes, sizes)
+def test_counts_of_stored_rows_agree_with_the_oracle(seed, shape, r):
+    t, psi = shape
+    rng = np.random.default_rng(seed)
+    cells, packed, y = store(rng, 800, t, psi)
+    ids = rng.choice(800, r, replace=False)
+    expected = reference.cell_counts(cells[ids], psi)
+    np.testing.assert_array_equal(count_rows(packed, ids, t, psi), expected)
+    np.testing.assert_array_equal(count_rows(cells, ids, t, psi, bits=8 * cells.itemsize), expected)
+    by_class = reference.class_counts(cells[ids], y[ids], psi, 3)
+    np.testing.assert_array_equal(count_rows(packed, ids, t, psi, y, 3), by_class)
+
+
+def test_the_last_row_of_the_store_and_rows_in_one_cell():
+    for t in (1, 4, 7, 31, 32, 33, 65, 100):
+        cells = np.full((300, t), 3, np.uint8)
+        packed = pack_cells(cells, 4)
+        packed.setflags(write=False)
+        counts = count_rows(packed, np.arange(300), t, 4)
+        assert (counts == [0, 0, 0, 300]).all()
+        assert (count_rows(packed, [299], t, 4) == [0, 0, 0, 1]).all()
+    assert not count_rows(packed, np.zeros(0, np.int64), 100, 4).any()
+
+
+def test_many_sets_are_the_same_for_any_number_of_threads():
+    rng = np.random.default_rng(0)
+    cells, packed, y = store(rng, 5000, 30, 4)
+    ids = rng.integers(0, 5000, 60_000)
+    edges = np.sort(rng.integers(0, 60_000, (200, 2)), axis=1)
+    found = []
+    for k in {1, thread_limit()}:
+        with threads(k):
+            found.append(count_sets(packed, ids, edges, 30, 4, y, 3))
+    np.testing.assert_array_equal(found[0], found[-1])
+    for k in (0, 17, 199):
+        mine = ids[edges[k, 0] : edges[k, 1]]
+        np.testing.assert_array_equal(found[0][k], reference.class_counts(cells[mine], y[mine], 4, 3))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), shapes, sizes, st.tuples(st.integers(1, 40), st.integers(1, 20)), st.integers(1, 33))
+def test_direct_forward_agrees_with_the_oracle(seed, shape, r, hidden, p):
+    rng, cells, packed, w, theta, counts, forward = direct(seed, *shape, hidden, p, n=800)
+    ids = rng.choice(800, r, replace=False)
+    expected = reference_forward.direct(cells[ids], counts.ravel() / 800, theta, w, shape[1])
+    out = np.empty(p)
+    close(forward(packed, ids, out), expected)
+    close(forward(cells.view(np.uint8).reshape(800, -1), ids, out, bits=8 * cells.itemsize), expected)
+    close(forward.from_counts(reference.cell_counts(cells[ids], shape[1]), r, out), expected)
+    np.random.default_rng(seed).shuffle(ids)
+    close(forward(packed, ids, out), expected)
+
+
+def test_the_order_of_forgotten_rows_does_not_show_at_all_once_they_are_counted():
+    rng, _, packed, _, _, _, forward = direct(1)
+    ids = rng.choice(3000, 50, replace=False)
+    first = forward(packed, ids, np.empty(7))
+    np.testing.assert_array_equal(forward(packed, ids[::-1].copy(), np.empty(7)), first)
+    assert not np.array_equal(forward(packed, ids[1:], np.empty(7)), first)
+
+
+def test_forgetting_keeps_the_base_as_if_computed_anew():
+    rng, cells, packed, w, theta, counts, forward = direct(2)
+    left, counts = np.arange(3000), counts.copy()
+    for r in (1, 1, 2, 5, 300, 1, 40):
+        gone = rng.choice(left, r, replace=False)
+        left = np.setdiff1d(left, gone)
+        theta = theta + 0.1 * rng.normal(size=7)
+        forward.forget(packed, gone, len(left), theta)
+        counts -= reference.cell_counts(cells[gone], 4)
+        fresh = DirectForward(w, 10, 4)
+        fresh.set_base(counts, len(left), theta)
+        np.testing.assert_allclose(forward.net, fresh.net, rtol=1e-6, atol=1e-6)
+        expected = reference_forward.direct(cells[left[:3]], counts.ravel() / len(left), theta, w, 4)
+        close(forward(packed, left[:3], np.empty(7)), expected)
+    for _ in range(2000):  # many small steps do not drift
+        forward.forget(packed, left[:1], len(left), theta)
+        forward._total += cells_sum(w, cells[left[0]])
+    np.testing.assert_allclose(forward.net, fresh.net, rtol=1e-6, atol=1e-6)
+
+
+def cells_sum(w, cells):
+    padded = np.zeros(32)
+    padded[:32] = sum(w["W1.mu_D"][4 * q + c].astype(float) for q, c in enumerate(cells))
+    return padded
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), shapes, sizes, st.integers(2, 3), st.integers(1, 20), st.floats(-12, 2))
+def test_correction_forward_agrees_with_the_oracle(seed, shape, r, classes, p, log_ratio):
+    t, psi = shape
+    rng = np.random.default_rng(seed)
+    cells, packed, y = store(rng, 800, t, psi)
+    y = (y % classes).astype(np.uint8)
+    w = weights(rng, {"z": p, "mu_f_class": classes * t * psi, "log_ratio": 1}, (24, 9), p)
+    w["log_range"] = np.array([-8.0, -1.0], np.float32)
+    ids, z = rng.choice(800, r, replace=False), rng.normal(size=p)
+    expected = reference_forward.correction(cells[ids], y[ids], z, log_ratio, w, psi, classes)
+    forward = CorrectionForward(w, t, psi)
+    forward.compile(packed, y)
+    close(forward(packed, ids, y, z, log_ratio, np.empty(p)), expected)
+
+
+def test_torch_gives_the_same_numbers_as_the_compiled_forward():
+    rng, cells, packed, w, theta, counts, forward = direct(3, t=25, p=29, hidden=(256, 64))
+    network = UnlearnNetwork.from_weights(w)
+    for r in (1, 3, 4, 1000):
+        ids = rng.choice(3000, r, replace=False)
+        mu_f = reference.cell_counts(cells[ids], 4).reshape(1, -1) / r
+        theirs = network.predict(mu_D=counts.reshape(1, -1) / 3000, mu_f=mu_f, theta=theta[None])[0]
+        close(forward(packed, ids, np.empty(29)), theirs)
+    y = rng.integers(0, 2, 3000).astype(np.uint8)
+    w = weights(rng, {"z": 29, "mu_f_class": 200, "log_ratio": 1}, (256, 64), 29)
+    w["log_range"] = np.array([-8.0, -1.0], np.float32)
+    network, forward = UnlearnNetwork.from_weights(w), CorrectionForward(w, 25, 4)
+    for r, ratio in ((1, -5.0), (700, -9.0)):
+        ids, z = rng.choice(3000, r, replace=False), rng.normal(size=29)
+        mu = reference.class_counts(cells[ids], y[ids], 4, 2).reshape(1, -1) / r
+        theirs = network.predict(z=z[None], mu_f_class=mu, log_ratio=np.array([ratio]))[0]
+        close(forward(packed, ids, y, z, ratio, np.empty(29)), theirs)
+
+
+def test_embeddings_of_pairs():
+    rng = np.random.default_rng(4)
+    cells, packed, y = store(rng, 2000, 12, 4)
+    ids = np.stack([rng.choice(2000, 80, replace=False) for _ in range(30)])
+    r = rng.integers(1, 81, 30)
+    found = pair_embeddings(packed, ids, r, 12, 4, y=y, n_classes=3)
+    plain = pair_embeddings(cells, ids.ravel(), r, 12, 4, starts=np.arange(31) * 80, bits=8)
+    assert plain.mu_f_class is None
+    np.testing.assert_array_equal(plain.mu_D, found.mu_D)
+    for i in range(30):
+        forget = ids[i, : r[i]]
+        expected = [
+            (reference.cell_counts(cells[ids[i]], 4) / 80, found.mu_D),
+            (reference.cell_counts(cells[forget], 4) / r[i], found.mu_f),
+            (reference.class_counts(cells[forget], y[forget], 4, 3) / r[i], found.mu_f_class),
+        ]
+        for values, block in expected:
+            np.testing.assert_array_equal(block[i], values.ravel().astype(np.float32))
+    # pairs on all of D
+    whole = reference.cell_counts(cells, 4)
+    full = pair_embeddings(packed, ids[:, :5].ravel(), np.full(30, 5), 12, 4, starts=np.arange(31) * 5, whole=whole)
+    np.testing.assert_allclose(full.mu_D, np.tile(whole.ravel() / 2000, (30, 1)), rtol=1e-6)
+    with pytest.raises(ValueError, match="forget part"):
+        pair_embeddings(packed, ids, np.zeros(30, int), 12, 4)
+    with pytest.raises(ValueError, match="forget part"):
+        pair_embeddings(packed, ids, r + 80, 12, 4)
+
+
+def test_bad_input_is_one_sentence():
+    rng, cells, packed, w, *_ = direct(5)
+    y = np.zeros(3000, np.uint8)
+    holes = {**w, "W2": np.full_like(w["W2"], np.nan)}
+    one = np.array([[0, 1]])
+    cases = [
+        (ValueError, "row 3000", lambda: count_rows(packed, [1, 3000], 10, 4)),
+        (ValueError, "row -1", lambda: count_rows(packed, [-1], 10, 4)),
+        (TypeError, "integers", lambda: count_rows(packed, [0.5], 10, 4)),
+        (ValueError, r"\(n, 3\)", lambda: count_rows(packed, [1], 9, 4).sum() and count_rows(packed[:, :2], [1], 10, 4)),
+        (TypeError, "uint8", lambda: count_rows(packed.astype(int), [1], 10, 4)),
+        (ValueError, "bits", lambda: count_rows(packed, [1], 10, 4, bits=1)),
+        (ValueError, "go together", lambda: count_rows(packed, [1], 10, 4, y)),
+        (ValueError, "to match the store", lambda: count_rows(packed, [1], 10, 4, y[1:], 2)),
+        (ValueError, "bounds", lambda: count_sets(packed, [1], one + 1, 10, 4)),
+        (ValueError, "NaN", lambda: DirectForward(holes, 10, 4)),
+        (ValueError, "W1.mu_f", lambda: DirectForward(w, 11, 4)),
+        (ValueError, "W3", lambda: DirectForward({**w, "W3": w["W3"][:-1]}, 10, 4)),
+        (ValueError, "rows", lambda: DirectForward({**w, "W1.theta": w["W1.theta"][:-1]}, 10, 4)),
+        (ValueError, "log_range", lambda: CorrectionForward(
+            weights(rng, {"z": 7, "mu_f_class": 80, "log_ratio": 1}, (8, 8), 7), 10, 4)),
+    ]  # fmt: skip
+    for error, text, call in cases:
+        with pytest.raises(error, match=text):
+            call()

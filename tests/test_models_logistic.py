@@ -1,0 +1,172 @@
+"""LogisticModel: identities, scikit-learn, streamed rows."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.models import Fit, LogisticModel
+from l2ul_kernels.logistic import logistic_sums
+
+
+class FakeRows:
+    """Rows in uneven blocks, as a table would give them."""
+
+    def __init__(self, X, y, sizes):
+        self.X, self.y, self.sizes = X, y, sizes
+        self.n, self.d = X.shape
+        self.passes = 0
+
+    def blocks(self):
+        self.passes += 1
+        ends = np.cumsum([0, *self.sizes])
+        for a, b in zip(ends[:-1], ends[1:], strict=True):
+            yield self.X[a:b], self.y[a:b]
+
+
+def make(n=500, d=4, n_classes=2, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    y = (X @ rng.normal(size=(d, n_classes)) + rng.gumbel(size=(n, n_classes))).argmax(axis=1)
+    return X, y, rng
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_derivatives_fit_together(n_classes):
+    X, y, rng = make(n_classes=n_classes)
+    model = LogisticModel(4, n_classes, lam=0.1)
+    theta, v = rng.normal(size=model.size), rng.normal(size=model.size)
+    H, g = model.hessian(theta, X, y), model.gradient(theta, X, y)
+    for k in range(model.size):
+        e = 1e-6 * np.eye(model.size)[k]
+        slope = (model.loss(theta + e, X, y) - model.loss(theta - e, X, y)) / 2e-6
+        assert g[k] == pytest.approx(slope, abs=1e-8)
+        curvature = (model.gradient(theta + e, X, y) - model.gradient(theta - e, X, y)) / 2e-6
+        np.testing.assert_allclose(H[k], curvature, atol=1e-8)
+    np.testing.assert_array_equal(H, H.T)
+    np.testing.assert_allclose(model.hvp(theta, X, y, v), H @ v, atol=1e-13)
+    np.testing.assert_allclose(g, model.data_gradient(theta, X, y) + model.penalty_gradient(theta), atol=0)
+    proba = model.predict_proba(theta, X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    np.testing.assert_array_equal(proba.argmax(axis=1), model.predict(theta, X))
+    log_loss = -np.log(proba[np.arange(len(y)), y]).mean()
+    outputs = 1 if n_classes == 2 else n_classes
+    assert model.loss(theta, X, y) == pytest.approx(log_loss + 0.05 * (theta[: 4 * outputs] ** 2).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_equal_to_scikit_learn(n_classes):
+    X, y, _ = make(800, 5, n_classes)
+    lam = 1e-2
+    fit = LogisticModel(5, n_classes, lam).fit((X, y))
+    assert isinstance(fit, Fit)
+    assert fit.converged
+    peer = LogisticRegression(C=1 / (lam * len(X)), solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(X, y)
+    if n_classes == 2:
+        expected = np.append(peer.coef_[0], peer.intercept_)
+    else:
+        expected = np.append(peer.coef_.ravel(), peer.intercept_ - peer.intercept_.mean())
+    np.testing.assert_allclose(fit.theta, expected, atol=1e-8)
+    model = LogisticModel(5, n_classes, lam)
+    np.testing.assert_allclose(model.predict_proba(fit.theta, X), peer.predict_proba(X), atol=1e-8)
+    np.testing.assert_allclose(fit.hessian, model.hessian(fit.theta, X, y), atol=1e-13)
+    assert fit.loss == pytest.approx(model.loss(fit.theta, X, y), rel=1e-13)
+    assert np.abs(model.gradient(fit.theta, X, y)).max() <= 1e-10
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_streamed_rows_give_the_same_fit_in_one_pass_per_step(n_classes):
+    X, y, rng = make(600, 3, n_classes, dtype=np.float32)
+    rows, seen = FakeRows(X, y.astype(np.uint8), [1, 99, 0, 400, 100]), []
+    model = LogisticModel(3, n_classes)
+    streamed = model.fit(rows, progress=lambda steps, norm: seen.append((steps, norm)))
+    assert rows.passes == streamed.steps + 1
+    assert [steps for steps, _ in seen] == list(range(streamed.steps + 1))
+    assert seen[-1][1] == streamed.gradient_norm
+    np.testing.assert_allclose(streamed.theta, model.fit((X, y)).theta, atol=1e-9)
+    warm = model.fit((X, y), start=streamed.theta + 0.01 * rng.normal(size=model.size))
+    np.testing.assert_allclose(warm.theta, streamed.theta, atol=1e-8)
+    assert warm.steps < streamed.steps
+
+
+def test_retained_rows_are_all_rows_minus_the_forgotten():
+    X, y, _ = make(400, 4, dtype=np.float32)
+    model = LogisticModel(4)
+    theta = model.fit((X[30:], y[30:])).theta
+    g, H = np.zeros(5), np.zeros((5, 5))
+    loss = logistic_sums(X, y, theta, None, g, H) - logistic_sums(X[:30], y[:30], theta)
+    logistic_sums(X[:30], y[:30], theta, -np.ones(30), g, H)
+    np.testing.assert_allclose(g / 370 + model.penalty_gradient(theta), 0, atol=1e-10)
+    np.testing.assert_allclose(H / 370 + 1e-3 * np.diag([1, 1, 1, 1, 0]), model.hessian(theta, X[30:], y[30:]))
+    assert loss / 370 + 5e-4 * (theta[:-1] ** 2).sum() == pytest.approx(model.loss(theta, X[30:], y[30:]))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_pairs_are_fits_of_their_rows(n_classes):
+    X, y, rng = make(500, 3, n_classes)
+    model = LogisticModel(3, n_classes, lam=1e-2)
+    ids = np.stack([rng.permutation(500)[:120] for _ in range(3)])
+    theta, theta_r, norms, steps = model.fit_pairs(X, y, ids, np.array([1, 10, 60]))
+    assert norms.max() <= 1e-10
+    assert steps.shape == (3, 2)
+    for i, r in enumerate((1, 10, 60)):
+        np.testing.assert_allclose(theta[i], model.fit((X[ids[i]], y[ids[i]])).theta, atol=1e-7)
+        np.testing.assert_allclose(theta_r[i], model.fit((X[ids[i, r:]], y[ids[i, r:]])).theta, atol=1e-7)
+
+
+def test_hard_data_converges():
+    X, y, rng = make(300, 3, seed=1)
+    far = np.column_stack([X, 1e4 + rng.normal(size=300), np.full(300, 3.0)])
+    near = np.column_stack([X, far[:, 3] - 1e4, np.zeros(300)])
+    model = LogisticModel(5)
+    theta, other = model.fit((far, y)).theta, model.fit((near, y)).theta
+    np.testing.assert_allclose(theta[:4], other[:4], atol=1e-6)
+    separable = (X[:, 0] > 0).astype(int)
+    assert LogisticModel(3, lam=1e-6).fit((100 * X, separable)).converged
+    two = LogisticModel(1).fit((np.array([[1.0], [-1.0]]), np.array([1, 0])))
+    assert two.theta[1] == pytest.approx(0, abs=1e-9)
+    doubled = model.fit((np.repeat(near, 2, axis=0), np.repeat(y, 2)))
+    np.testing.assert_allclose(doubled.theta, other, atol=1e-8)
+
+
+def test_bad_input_is_one_clear_sentence():
+    X, y, _ = make(20, 3)
+    model = LogisticModel(3)
+    cases = [
+        (UserError, "lam", lambda: LogisticModel(3, lam=0)),
+        (UserError, "2 classes", lambda: LogisticModel(3, 1)),
+        (UserError, "class 1", lambda: model.fit((X, 0 * y))),
+        (UserError, "every class", lambda: LogisticModel(3, 3).fit((X, y))),
+        (UserError, r"\(n, 3\)", lambda: model.fit((X[:, :2], y))),
+        (UserError, "3 features", lambda: model.fit(FakeRows(X[:, :2], y, [20]))),
+        (UserError, "start", lambda: model.fit((X, y), start=np.zeros(3))),
+        (UserError, "gradient norm is", lambda: model.fit((X, y), tol=1e-30)),
+        (ValueError, "theta", lambda: model.logits(np.zeros(3), X)),
+        (ValueError, "X must", lambda: model.logits(np.zeros(4), X[:, :2])),
+    ]
+    for error, text, call in cases:
+        with pytest.raises(error, match=text):
+            call()
+
+
+@pytest.mark.realdata
+def test_pairs_of_covertype_rows_all_converge(real_covtype=None):
+    """One-hot columns, many of them constant in a subset of 10,000 rows."""
+    import gzip
+    import os
+    from pathlib import Path
+
+    files = sorted(Path(os.environ["L2UL_RAW_DIR"]).glob("covtype/*.gz"))
+    if not files:
+        pytest.skip("no covertype file")
+    with gzip.open(files[0], "rt") as text:
+        rows = np.array([next(text).strip().split(",") for _ in range(60_000)], np.float64)
+    X, y = rows[:, :-1], (rows[:, -1] == 2).astype(np.uint8)
+    scale = X.std(axis=0)
+    X = ((X - X.mean(axis=0)) / np.where(scale > 0, scale, 1)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(len(X))[:10_000] for _ in range(12)])
+    r = np.array([1, 3, 10, 30, 100, 300, 1000, 1000, 3000, 5000, 9000, 9900])
+    _, _, norms, steps = LogisticModel(54).fit_pairs(X, y, ids, r)
+    assert norms.max() <= 1e-10
+    assert steps.max() < 30
