@@ -56,12 +56,15 @@ def _standardise(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-
 
 def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[Any], NDArray[np.uint8]]:
     """(classes in ascending order, index of each label (n,) uint8); DataError for labels that are not classes."""
-    labels = np.asarray(y)
+    try:
+        labels = np.asarray(y)
+        found = np.unique(labels)
+    except (TypeError, ValueError):
+        raise DataError("labels must be a list of numbers or of words") from None
     if labels.ndim != 1:
         raise DataError(f"labels must be a list, got {labels.ndim} dimensions")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise DataError("a label is NaN or infinite")
-    found = np.unique(labels)
     known = found if classes is None else np.asarray(classes)
     if len(known) > 255:
         raise DataError(f"there are {len(known)} classes, at most 255 are supported")
@@ -73,12 +76,13 @@ def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[
 
 def check_rows(X: ArrayLike, d: int | None = None) -> NDArray[Any]:
     """X (n, d) as C-contiguous float32 or float64, all finite; DataError otherwise."""
-    rows = np.asarray(X)
-    if rows.dtype not in (np.float32, np.float64):
-        try:
-            rows = rows.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"X must hold numbers: {error}") from None
+    try:
+        rows = np.asarray(X)
+        if rows.dtype.kind not in "fiubO":
+            raise TypeError(f"got {rows.dtype}")
+        rows = rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"X must hold numbers, in rows of equal length: {error}") from None
     if rows.ndim != 2 or (d is not None and rows.shape[1] != d):
         raise DataError(f"X must have shape (n, {d if d is not None else 'd'}), got {rows.shape}")
     bad = ~np.isfinite(rows).all(axis=1)
@@ -134,7 +138,12 @@ class FileTable:
     ) -> None:
         from l2ul_fast.datasets.stream import Shards  # here: arrays need no h5py
 
-        self.shards = source if isinstance(source, Shards) else Shards(source)
+        if part not in ("train", "test", "all"):
+            raise DataError(f'part must be "train", "test" or "all", got {part!r}')
+        try:
+            self.shards = source if isinstance(source, Shards) else Shards(source)
+        except TypeError:
+            raise DataError(f"not a path of a dataset file: {type(source).__name__} (give y with X)") from None
         self.part = part
         self.d = self.shards.d
         order = np.argsort(self.shards.classes)

@@ -1,5 +1,6 @@
 """The directory of a fitted unlearner: round trips, damage, crashes at every change, full disks, writers at once."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner import artifact
+from l2ul_fast.unlearner import artifact, durable, header, tensors
 from l2ul_fast.unlearner.artifact import (
     check_artifact,
     load_artifact,
@@ -140,7 +141,7 @@ def test_sigkill_everywhere(tmp_path):
 
 
 class CarelessOs:
-    """os for artifact.py, with one precaution of the save left out."""
+    """os for durable.py, with one precaution of the save left out."""
 
     def __init__(self, missing):
         self.missing = missing
@@ -171,7 +172,7 @@ class CarelessOs:
 @pytest.mark.parametrize("missing", ["sync files", "sync directory", "replace", "unlink"])
 def test_the_crash_test_notices_a_careless_save(tmp_path, monkeypatch, missing):
     """A crash test that passes without the precautions would be worth nothing."""
-    monkeypatch.setattr(artifact, "os", CarelessOs(missing))
+    monkeypatch.setattr(durable, "os", CarelessOs(missing))
     with pytest.raises((DataError, AssertionError)):
         crash_points(tmp_path, save_old, save_new, check_crash, power_loss=4 if "sync" in missing else 0)
 
@@ -270,7 +271,7 @@ def _agrees_with_the_library(directory, arrays):
 def test_short_writes_are_continued(tmp_path, monkeypatch):
     slow = CarelessOs(None)
     slow.write = lambda fd, data: os.write(fd, data[:7])
-    monkeypatch.setattr(artifact, "os", slow)
+    monkeypatch.setattr(durable, "os", slow)
     save_old(tmp_path)
     save_new(tmp_path)
     assert state_of(tmp_path) == "new"
@@ -365,7 +366,7 @@ def _edit(directory, **changes):
     content = json.loads(path.read_text())
     content |= changes
     del content["sha256"]
-    content["sha256"] = artifact.hashlib.sha256(artifact._canonical(content).encode()).hexdigest()
+    content["sha256"] = hashlib.sha256(header.canonical(content).encode()).hexdigest()
     path.write_text(json.dumps(content))
 
 
@@ -425,7 +426,7 @@ def test_a_crafted_file_of_arrays_is_refused_even_with_the_right_checksum(tmp_pa
         content = len(text).to_bytes(8, "little") + text + bytes(32)
         path.write_bytes(content)
         record = {"file": path.name, "bytes": len(content), "arrays": ["a"]}
-        _edit(tmp_path, files={"main": record | {"sha256": artifact.hashlib.sha256(content).hexdigest()}})
+        _edit(tmp_path, files={"main": record | {"sha256": hashlib.sha256(content).hexdigest()}})
         for memory_map in (False, True):
             with pytest.raises(DataError, match="damaged"):
                 load_artifact(tmp_path, memory_map=memory_map)
@@ -434,10 +435,10 @@ def test_a_crafted_file_of_arrays_is_refused_even_with_the_right_checksum(tmp_pa
         "b": good | {"shape": [3], "data_offsets": [8, 32]},
     }
     with pytest.raises(ValueError, match="offsets"):
-        artifact._layout(json.dumps(overlapping).encode(), 32)
+        tensors.layout_of(json.dumps(overlapping).encode(), 32)
     huge = (2**63).to_bytes(8, "little") + content[8:]
     path.write_bytes(huge)
-    _edit(tmp_path, files={"main": record | {"sha256": artifact.hashlib.sha256(huge).hexdigest()}})
+    _edit(tmp_path, files={"main": record | {"sha256": hashlib.sha256(huge).hexdigest()}})
     with pytest.raises(DataError, match="damaged"):
         load_artifact(tmp_path)
 
@@ -558,7 +559,7 @@ def test_a_reader_never_cleans_up_behind_a_running_writer(tmp_path):
 
 def test_a_reader_overtaken_by_a_writer_reads_the_new_state(tmp_path, monkeypatch):
     save_old(tmp_path)
-    real, calls = artifact._load_arrays, []
+    real, calls = artifact.load_arrays, []
 
     def overtaken(*args):
         calls.append(args)
@@ -566,7 +567,7 @@ def test_a_reader_overtaken_by_a_writer_reads_the_new_state(tmp_path, monkeypatc
             save_new(tmp_path)
         return real(*args)
 
-    monkeypatch.setattr(artifact, "_load_arrays", overtaken)
+    monkeypatch.setattr(artifact, "load_arrays", overtaken)
     facts, _ = load_artifact(tmp_path)
     assert facts["generation"] == 2
 

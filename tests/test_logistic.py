@@ -18,7 +18,7 @@ from l2ul_kernels.logistic import (
 from l2ul_kernels.softmax import softmax_fit_pairs, softmax_gradient, softmax_hvp, softmax_loss, softmax_sums
 
 
-def make(n, d, seed, dtype=np.float64, n_classes=2, strength=1.0):
+def make(n, d, seed, dtype=np.float32, n_classes=2, strength=1.0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)).astype(dtype)
     scores = X @ rng.normal(size=(d, n_classes)) * strength
@@ -34,10 +34,13 @@ def norm(X, y, theta, lam):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.integers(0, 700), st.integers(1, 9), st.sampled_from([np.float32, np.float64]), st.booleans(),
-    st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 2**32),
+    st.integers(0, 700), st.integers(1, 9), st.booleans(), st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 2**32)
 )  # fmt: skip
-def test_sums_agree_with_the_oracle(n, d, dtype, weighted, size, seed):
+def test_sums_agree_with_the_oracle(n, d, weighted, size, seed):
+    check_sums(n, d, np.float32, weighted, size, seed)
+
+
+def check_sums(n, d, dtype, weighted, size, seed):
     X, y, rng = make(n, d, seed, dtype)
     theta, v = size * rng.normal(size=d + 1), rng.normal(size=d + 1)
     weights = rng.normal(size=n) if weighted else None
@@ -70,6 +73,14 @@ def test_sums_do_not_depend_on_threads_and_hardly_on_blocks():
     np.testing.assert_array_equal(whole[2], whole[2].T)
 
 
+@pytest.mark.slow  # for its compile time
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 90), st.integers(1, 8), st.sampled_from([0.3, 3.0, 100.0]), st.integers(0, 2**32))
+def test_double_precision_rows_as_well(n, d, strength, seed):
+    check_sums(n, d, np.float64, seed % 2 == 0, strength, seed)
+    check_pairs(n, d, np.float64, strength, 1e-3, seed)
+
+
 def test_exp_is_exact_to_the_last_places():
     x = -np.concatenate([np.linspace(0, 40, 4001), np.linspace(40, 690, 500), [0.0, 1e-300, 1e-17]])
     np.testing.assert_allclose([exp_negative(v) for v in x], np.exp(x), rtol=4e-16)
@@ -78,7 +89,7 @@ def test_exp_is_exact_to_the_last_places():
 
 
 def test_extreme_scores_keep_their_digits():
-    X, theta = np.array([[800.0], [-800.0], [40.0], [-40.0]]), np.array([1.0, 0.0])
+    X, theta = np.array([[800.0], [-800.0], [40.0], [-40.0]], np.float32), np.array([1.0, 0.0])
     for y in (np.array([1, 0, 1, 0]), np.array([0, 1, 0, 1])):
         loss, g, H = reference.logistic_sums(X, y, theta)
         out_g, out_H = np.zeros(2), np.zeros((2, 2))
@@ -89,10 +100,14 @@ def test_extreme_scores_keep_their_digits():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.integers(2, 90), st.integers(1, 8), st.sampled_from([np.float32, np.float64]), st.sampled_from([0.3, 3.0, 100.0]),
-    st.sampled_from([1e-6, 1e-3, 1.0]), st.integers(0, 2**32),
+    st.integers(2, 90), st.integers(1, 8), st.sampled_from([0.3, 3.0, 100.0]), st.sampled_from([1e-6, 1e-3, 1.0]),
+    st.integers(0, 2**32),
 )  # fmt: skip
-def test_pairs_agree_with_the_oracle_whatever_the_separation(s, d, dtype, strength, lam, seed):
+def test_pairs_agree_with_the_oracle_whatever_the_separation(s, d, strength, lam, seed):
+    check_pairs(s, d, np.float32, strength, lam, seed)
+
+
+def check_pairs(s, d, dtype, strength, lam, seed):
     X, y, rng = make(3 * s, d, seed, dtype, strength=strength)
     ids = np.stack([rng.permutation(3 * s)[:s] for _ in range(3)])
     n_forget = np.array([0, min(1, s - 1), s // 2])
@@ -128,7 +143,7 @@ def test_pairs_do_not_depend_on_threads_or_progress_and_forgetting_nothing_chang
 def test_difficult_columns_converge():
     """Constant and far-away columns, rare one-hot columns, duplicated rows and duplicated columns."""
     X, y, rng = make(4000, 4, 2, np.float32)
-    far = (1e4 + rng.normal(size=(4000, 1))).astype(np.float32)
+    far = (100 + rng.normal(size=(4000, 1))).astype(np.float32)
     rare = (np.arange(4000) % 400 == 0).astype(np.float32)[:, None] * 20 - 0.05
     X = np.hstack([X, np.full((4000, 1), 7, np.float32), far, rare, rare, X[:, :1], 0 * far]).astype(np.float32)
     ids = np.stack([rng.permutation(4000)[:500] for _ in range(8)])
@@ -141,8 +156,21 @@ def test_difficult_columns_converge():
     np.testing.assert_array_equal(theta[:, 9], 0)
 
 
+def test_columns_too_far_for_the_tolerance_still_come_close():
+    """At 1e4 from the origin no float64 theta has a gradient norm of 1e-10; what is reported is the truth."""
+    X, y, rng = make(2000, 4, 2)
+    X[:, 2] += 1e4
+    ids = np.stack([rng.permutation(2000)[:500] for _ in range(8)])
+    theta, _, norms, _ = logistic_fit_pairs(X, y, ids, np.full(8, 40), 1e-3)
+    assert norms.max() < 1e-7
+    np.testing.assert_allclose([norm(X[i], y[i], t, 1e-3) for i, t in zip(ids, theta, strict=True)], 0, atol=1e-7)
+    X[:, 2] -= 1e4
+    near = logistic_fit_pairs(X, y, ids, np.full(8, 40), 1e-3)[0]
+    np.testing.assert_allclose(theta[:, :4], near[:, :4], atol=1e-6)
+
+
 def test_one_class_is_reported_as_not_converged():
-    X, _, rng = make(100, 3, 3, np.float32)
+    X, _, _ = make(100, 3, 3, np.float32)
     y = (np.arange(100) < 10).astype(np.uint8)
     ids = np.stack([np.arange(50), np.arange(50, 100)])  # the first loses its ones, the second has none
     theta, theta_r, norms, _ = logistic_fit_pairs(X, y, ids, np.array([10, 5]), 1e-3)
@@ -154,7 +182,7 @@ def test_one_class_is_reported_as_not_converged():
 
 
 def test_no_pairs_and_two_rows():
-    X, y = np.array([[1.0], [-1.0]]), np.array([1, 0])
+    X, y = np.array([[1.0], [-1.0]], np.float32), np.array([1, 0])
     assert logistic_fit_pairs(X, y, np.empty((0, 2), int), np.empty(0, int), 1e-3)[0].shape == (0, 2)
     theta, theta_r, norms, _ = logistic_fit_pairs(X, y, [[0, 1]], [0], 1e-3)
     assert norms.max() <= 1e-10
@@ -165,7 +193,7 @@ def test_no_pairs_and_two_rows():
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 5), st.integers(2, 5), st.booleans(), st.integers(0, 2**32))
 def test_softmax_sums_agree_with_the_oracle(n, d, n_classes, weighted, seed):
-    X, y, rng = make(n, d, seed, np.float64, n_classes)
+    X, y, rng = make(n, d, seed, np.float32, n_classes)
     p = n_classes * (d + 1)
     theta, v = 3 * rng.normal(size=p), rng.normal(size=p)
     weights = rng.normal(size=n) if weighted else None
@@ -181,7 +209,7 @@ def test_softmax_sums_agree_with_the_oracle(n, d, n_classes, weighted, seed):
 
 
 def test_softmax_pairs_agree_with_the_oracle_and_do_not_depend_on_threads():
-    X, y, rng = make(400, 3, 4, np.float64, 3, strength=4)
+    X, y, rng = make(400, 3, 4, np.float32, 3, strength=4)
     ids = np.stack([rng.permutation(400)[:60] for _ in range(9)])
     y = y.copy()
     y[ids[8, :30]], y[ids[8, 30:]] = np.arange(30) % 3, np.arange(30) % 2  # forgetting 30 leaves two classes
@@ -249,12 +277,8 @@ def test_inputs_of_other_kinds_are_read_as_they_are():
     wide[:, ::2] = X
     frozen = X.copy()
     frozen.setflags(write=False)
-    for other in (wide[:, ::2], np.asfortranarray(X), frozen, X.astype(">f4").newbyteorder("=") if False else X):
+    for other in (wide[:, ::2], np.asfortranarray(X), frozen, X.astype(">f4")):
         np.testing.assert_array_equal(logistic_gradient(other, y.astype(np.uint8), theta), expected)
-    with_ints = np.arange(60).reshape(20, 3)
-    np.testing.assert_array_equal(
-        logistic_gradient(with_ints, y[:20], theta), logistic_gradient(with_ints.astype(float), y[:20], theta)
-    )
     ids = np.arange(60, dtype=np.int32).reshape(2, 30)
     frozen_ids = ids.astype(np.int64)
     frozen_ids.setflags(write=False)

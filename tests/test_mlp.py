@@ -51,7 +51,9 @@ def _log_losses(out, z, y):
 
 
 def test_vector_functions_are_accurate_to_the_last_digits():
-    x = np.concatenate([np.linspace(-30, 30, 4096), 10 ** np.linspace(-300, 1, 4096), -(10 ** np.linspace(-9, 1, 4096))])
+    x = np.concatenate(
+        [np.linspace(-30, 30, 4096), 10 ** np.linspace(-300, 1, 4096), -(10 ** np.linspace(-9, 1, 4096))]
+    )
     t = x.copy()
     _tanh(t)
     np.testing.assert_allclose(t, np.tanh(x), rtol=1e-15, atol=0)
@@ -75,7 +77,12 @@ def test_vector_functions_are_accurate_to_the_last_digits():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.integers(1, 17), st.integers(1, 6), st.integers(1, 40), st.booleans(), st.sampled_from([4, 8]), st.integers(0, 99)
+    st.integers(1, 17),
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.booleans(),
+    st.sampled_from([4, 8]),
+    st.integers(0, 99),
 )
 def test_product_is_a_matrix_product(rows, vectors, inner, keep, itemsize, seed):
     rng, dtype = np.random.default_rng(seed), np.dtype(f"f{itemsize}")
@@ -83,7 +90,9 @@ def test_product_is_a_matrix_product(rows, vectors, inner, keep, itemsize, seed)
     A, B = rng.normal(size=(inner, rows)).astype(dtype), rng.normal(size=(inner, columns)).astype(dtype)
     C = rng.normal(size=(rows, columns)).astype(dtype)
     expected = keep * C + A.T @ B
-    product(C.reshape(-1), 0, columns, A.reshape(-1), 0, 1, rows, B.reshape(-1), 0, columns, rows, columns, inner, int(keep))
+    product(
+        C.reshape(-1), 0, columns, A.reshape(-1), 0, 1, rows, B.reshape(-1), 0, columns, rows, columns, inner, int(keep)
+    )
     np.testing.assert_allclose(C, expected, rtol=0, atol=1e-13 if itemsize == 8 else 1e-4)
 
 
@@ -120,7 +129,10 @@ def test_gradient_is_the_slope_of_the_loss(activation, n_classes):
     for k in range(len(theta)):
         e = np.zeros_like(theta)
         e[k] = 1e-6
-        slope = (mlp_sums(X, y, theta + e, 4, activation, n_classes)[0] - mlp_sums(X, y, theta - e, 4, activation, n_classes)[0]) / 2e-6
+        slope = (
+            mlp_sums(X, y, theta + e, 4, activation, n_classes)[0]
+            - mlp_sums(X, y, theta - e, 4, activation, n_classes)[0]
+        ) / 2e-6
         assert abs(slope - gradient[k]) < 1e-5 * (1 + abs(gradient[k]))
 
 
@@ -159,7 +171,9 @@ def test_results_do_not_depend_on_threads():
 
     def everything():
         fits = mlp_fit_pairs(X, y, ids, np.arange(5), theta, 4, epochs=2, epochs_retained=1)
-        pairs = mlp_anchored_pairs(X, y, ids[:, :9].ravel(), np.arange(6) * 9, theta, theta, 1.0, inverse, max_steps=2, h=4)
+        pairs = mlp_anchored_pairs(
+            X, y, ids[:, :9].ravel(), np.arange(6) * 9, theta, theta, 1.0, inverse, max_steps=2, h=4
+        )
         sums, H, v = mlp_sums(X, y, theta, 4), mlp_hessian(X, y, theta, 4), mlp_hvp(X, y, theta, theta, 4)
         return [sums[1], np.array(sums[0]), H, v, *fits, *pairs]
 
@@ -173,7 +187,13 @@ def test_results_do_not_depend_on_threads():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from([1, 127, 128, 300]), st.integers(1, 9), st.integers(1, 11), st.sampled_from(["tanh", "relu"]), st.integers(0, 99))
+@given(
+    st.sampled_from([1, 127, 128, 300]),
+    st.integers(1, 9),
+    st.integers(1, 11),
+    st.sampled_from(["tanh", "relu"]),
+    st.integers(0, 99),
+)
 def test_hessian_agrees_with_the_oracle(n, d, h, activation, seed):
     X, y, theta = problem(n, d, h, seed=seed)
     H = mlp_hessian(X, y, theta, h, activation)
@@ -188,7 +208,9 @@ def test_hvp_is_the_change_of_the_gradient(activation, n_classes):
     X, y, theta = problem(150, n_classes=n_classes, seed=5, dtype=np.float64)
     v = np.random.default_rng(1).normal(size=len(theta))
     e = 1e-6 * v
-    change = mlp_sums(X, y, theta + e, 4, activation, n_classes)[1] - mlp_sums(X, y, theta - e, 4, activation, n_classes)[1]
+    change = (
+        mlp_sums(X, y, theta + e, 4, activation, n_classes)[1] - mlp_sums(X, y, theta - e, 4, activation, n_classes)[1]
+    )
     product_ = mlp_hvp(X, y, theta, v, 4, activation, n_classes)
     np.testing.assert_allclose(product_, change / 2e-6, atol=1e-4)
     if n_classes == 2:
@@ -299,7 +321,11 @@ def test_bad_input_is_one_clear_sentence():
         (TypeError, r"\(m, s\)", lambda: mlp_fit_pairs(X, y, ids[0], [1], theta, 4)),
         (ValueError, "epochs", lambda: mlp_train(X, y, theta, h=4, epochs=0)),
         (ValueError, "lam", lambda: mlp_train(X, y, theta, h=4, lam=-1.0)),
-        (ValueError, "forget_starts", lambda: mlp_anchored_pairs(X, y, [1], [0, 2], theta, theta, 1.0, np.eye(29), h=4)),
+        (
+            ValueError,
+            "forget_starts",
+            lambda: mlp_anchored_pairs(X, y, [1], [0, 2], theta, theta, 1.0, np.eye(29), h=4),
+        ),
         (ValueError, "retain", lambda: mlp_anchored_pairs(X, y, ids[0], [0, 50], theta, theta, 1.0, np.eye(29), h=4)),
         (ValueError, "inverse", lambda: mlp_anchored_pairs(X, y, [1], [0, 1], theta, theta, 1.0, np.eye(3), h=4)),
     ]

@@ -1,5 +1,7 @@
 """LogisticModel: identities, scikit-learn, streamed rows."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -20,11 +22,11 @@ class FakeRows:
     def blocks(self):
         self.passes += 1
         ends = np.cumsum([0, *self.sizes])
-        for a, b in zip(ends[:-1], ends[1:], strict=True):
+        for a, b in itertools.pairwise(ends):
             yield self.X[a:b], self.y[a:b]
 
 
-def make(n=500, d=4, n_classes=2, seed=0, dtype=np.float64):
+def make(n=500, d=4, n_classes=2, seed=0, dtype=np.float32):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)).astype(dtype)
     y = (X @ rng.normal(size=(d, n_classes)) + rng.gumbel(size=(n, n_classes))).argmax(axis=1)
@@ -61,14 +63,16 @@ def test_equal_to_scikit_learn(n_classes):
     fit = LogisticModel(5, n_classes, lam).fit((X, y))
     assert isinstance(fit, Fit)
     assert fit.converged
-    peer = LogisticRegression(C=1 / (lam * len(X)), solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(X, y)
+    peer = LogisticRegression(C=1 / (lam * len(X)), solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(
+        X.astype(np.float64), y
+    )
     if n_classes == 2:
         expected = np.append(peer.coef_[0], peer.intercept_)
     else:
         expected = np.append(peer.coef_.ravel(), peer.intercept_ - peer.intercept_.mean())
     np.testing.assert_allclose(fit.theta, expected, atol=1e-8)
     model = LogisticModel(5, n_classes, lam)
-    np.testing.assert_allclose(model.predict_proba(fit.theta, X), peer.predict_proba(X), atol=1e-8)
+    np.testing.assert_allclose(model.predict_proba(fit.theta, X), peer.predict_proba(X.astype(np.float64)), atol=1e-8)
     np.testing.assert_allclose(fit.hessian, model.hessian(fit.theta, X, y), atol=1e-13)
     assert fit.loss == pytest.approx(model.loss(fit.theta, X, y), rel=1e-13)
     assert np.abs(model.gradient(fit.theta, X, y)).max() <= 1e-10
@@ -76,7 +80,7 @@ def test_equal_to_scikit_learn(n_classes):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_streamed_rows_give_the_same_fit_in_one_pass_per_step(n_classes):
-    X, y, rng = make(600, 3, n_classes, dtype=np.float32)
+    X, y, rng = make(600, 3, n_classes)
     rows, seen = FakeRows(X, y.astype(np.uint8), [1, 99, 0, 400, 100]), []
     model = LogisticModel(3, n_classes)
     streamed = model.fit(rows, progress=lambda steps, norm: seen.append((steps, norm)))
@@ -90,7 +94,7 @@ def test_streamed_rows_give_the_same_fit_in_one_pass_per_step(n_classes):
 
 
 def test_retained_rows_are_all_rows_minus_the_forgotten():
-    X, y, _ = make(400, 4, dtype=np.float32)
+    X, y, _ = make(400, 4)
     model = LogisticModel(4)
     theta = model.fit((X[30:], y[30:])).theta
     g, H = np.zeros(5), np.zeros((5, 5))
@@ -116,14 +120,14 @@ def test_pairs_are_fits_of_their_rows(n_classes):
 
 def test_hard_data_converges():
     X, y, rng = make(300, 3, seed=1)
-    far = np.column_stack([X, 1e4 + rng.normal(size=300), np.full(300, 3.0)])
-    near = np.column_stack([X, far[:, 3] - 1e4, np.zeros(300)])
+    far = np.column_stack([X, 100 + rng.normal(size=300), np.full(300, 3.0)]).astype(np.float32)
+    near = np.column_stack([X, far[:, 3] - 100, np.zeros(300)]).astype(np.float32)
     model = LogisticModel(5)
     theta, other = model.fit((far, y)).theta, model.fit((near, y)).theta
     np.testing.assert_allclose(theta[:4], other[:4], atol=1e-6)
     separable = (X[:, 0] > 0).astype(int)
     assert LogisticModel(3, lam=1e-6).fit((100 * X, separable)).converged
-    two = LogisticModel(1).fit((np.array([[1.0], [-1.0]]), np.array([1, 0])))
+    two = LogisticModel(1).fit((np.array([[1.0], [-1.0]], np.float32), np.array([1, 0])))
     assert two.theta[1] == pytest.approx(0, abs=1e-9)
     doubled = model.fit((np.repeat(near, 2, axis=0), np.repeat(y, 2)))
     np.testing.assert_allclose(doubled.theta, other, atol=1e-8)
@@ -150,7 +154,7 @@ def test_bad_input_is_one_clear_sentence():
 
 
 @pytest.mark.realdata
-def test_pairs_of_covertype_rows_all_converge(real_covtype=None):
+def test_pairs_of_covertype_rows_all_converge():
     """One-hot columns, many of them constant in a subset of 10,000 rows."""
     import gzip
     import os

@@ -107,7 +107,7 @@ def test_cold_and_warm_retraining_meet_under_the_anchor(anchored):
         rows = (X[rest], y[rest])
         cold, warm = model.retrain(rows), model.retrain(rows, fit.theta)
         moved = np.linalg.norm(cold.theta - fit.theta)
-        assert np.linalg.norm(cold.theta - warm.theta) < 1e-6 * moved
+        assert np.linalg.norm(cold.theta - warm.theta) < 1e-4 * moved
         assert np.linalg.norm(theta_r - cold.theta) < 1e-2 * moved
         assert np.linalg.norm(model.gradient(theta_r, *rows)) <= 1.1e-8
         # one Newton step with the Hessian of all rows goes most of the way
@@ -131,7 +131,9 @@ def test_a_wrong_inverse_hessian_slows_the_pairs_but_does_not_mislead_them(ancho
     X, y, model, fit = anchored
     right = model.anchored_pairs(X, y, np.arange(100), [0, 100], fit)
     poor = 3 * np.linalg.inv(fit.hessian)
-    found = mlp_anchored_pairs(X, y, np.arange(100), [0, 100], fit.theta, model.anchor, model.mu, poor, max_steps=100, h=4)
+    found = mlp_anchored_pairs(
+        X, y, np.arange(100), [0, 100], fit.theta, model.anchor, model.mu, poor, max_steps=100, h=4
+    )
     assert found.gradient_norm[0] <= 1e-8
     np.testing.assert_allclose(found.theta_r, right.theta_r, atol=1e-5)
     assert found.steps[0] > right.steps[0]

@@ -3,7 +3,7 @@
 Every loop runs along rows, which are contiguous in a column, so that the compiler turns it into full vectors. A model's
 `columns` have shape (width, stride): the d features, a column of ones for the intercept, then zeros up to a multiple of
 BLOCK. Row ranges `first`..`last` are multiples of PAD (rows beyond the data have weight 0), because what is left over
-after whole vectors would run row by row. Row indices are unsigned: a signed one could be negative as far as the compiler
+after whole vectors would run row by row. Row indices are unsigned: a signed one could be negative for all the compiler
 knows, and numpy's wrap-around would then cost the vectors.
 """
 
@@ -140,7 +140,7 @@ def add_gram(columns: Any, w: Any, first: int, last: int, scaled: Any, out: Any)
 
 @kernel(fastmath=("contract",))
 def exp_negative(x: float) -> float:
-    """exp(x) for x <= 0 to about one unit of the last place (0 below -700), in a form that vectorises. NaN stays NaN."""
+    """exp(x) for x <= 0 to about one unit of the last place (exp(-700) below -700), vectorising. NaN stays NaN."""
     x = -700.0 if x < -700.0 else x
     shifted = x * _LOG2E + _ROUND
     k = shifted - _ROUND

@@ -104,8 +104,7 @@ def _cells_of(
         return r * t
     counts = np.zeros(n_classes * t * psi, np.int64)
     words = np.empty((BLOCK + FIELDS, (packed.shape[1] + 7) // 8), np.uint64)
-    chosen = np.empty(r if n_classes > 1 else 0, np.int64)
-    count_classes(packed, ids, 0, r, y, n_classes, bits, t, psi, chosen, words, counts)
+    count_classes(packed, ids, 0, r, y, n_classes, bits, t, psi, words, counts)
     return _filled_cells(counts, places, values)
 
 

@@ -101,7 +101,7 @@ def minimise(
 
     rows (4, ...) = y, z, residual, terms; weights (2, ...) = w, used; squares (2, ...) = hessian, factor; vectors
     (3, ...) = gradient, step, trial; scaled and exact (3, CHUNK) as add_gram wants them in either precision.
-    downdate: the residuals at theta and a Hessian near it for the rows 0..hi are there, so that the first step is cheap.
+    downdate: the residuals at theta and a Hessian near it for the rows 0..hi are there: the first step is cheap.
     """
     y, z, residual, terms, w, used = rows[0], rows[1], rows[2], rows[3], weights[0], weights[1]
     hessian, factor, gradient, step, trial = squares[0], squares[1], vectors[0], vectors[1], vectors[2]

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 
-def spread(task: Callable[[int], object], workers: int) -> None:
-    """task(0) .. task(workers - 1) at the same time; the first error is raised when all have ended."""
+def spread(task: Callable[[int, int], object], workers: int, last: int) -> None:
+    """task(0, last) .. task(workers - 1, last) at the same time; the first error is raised when all have ended."""
     if workers <= 1:
-        task(0)
+        task(0, last)
         return
     with ThreadPoolExecutor(workers - 1) as pool:
-        others = [pool.submit(task, worker) for worker in range(1, workers)]
-        task(0)
+        others = [pool.submit(task, worker, last) for worker in range(1, workers)]
+        task(0, last)
         for other in others:
             other.result()

@@ -7,6 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels.partitions import address
+
+
+class _Memory:
+    """Another array's memory, for numpy to look at."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (address(array), False)}
+
+
+def readable(array: ArrayLike, dtype: Any) -> NDArray[Any]:
+    """The array as a contiguous, aligned one of this dtype, not copied if it is one.
+
+    Never marked read-only: numba would compile every kernel once more for that. The kernels do not write to it.
+    """
+    array = np.require(array, dtype, ["C", "A"])
+    return array if array.flags.writeable or array.size == 0 else np.asarray(_Memory(array))
+
 
 def check_xy(X: ArrayLike, y: ArrayLike, n_classes: int = 2) -> tuple[NDArray[Any], NDArray[Any]]:
     """X (n, d) as a contiguous float32 or float64 array, y (n,) as contiguous uint8 (uint16 above 256 classes)."""
@@ -15,19 +34,19 @@ def check_xy(X: ArrayLike, y: ArrayLike, n_classes: int = 2) -> tuple[NDArray[An
         raise ValueError(f"X must have shape (n, d) with d > 0, got {X.shape}")
     if X.dtype.kind not in "fiub" or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
         raise TypeError(f"X must be float32, float64 or integers, got {X.dtype}")
-    X = np.ascontiguousarray(X, np.float32 if X.dtype.kind == "f" and X.dtype.itemsize == 4 else np.float64)
+    X = readable(X, np.float32 if X.dtype.kind == "f" and X.dtype.itemsize == 4 else np.float64)
     if y.shape != (len(X),):
         raise ValueError(f"y must have shape ({len(X)},) to match X, got {y.shape}")
     if y.dtype.kind not in "iub":
         raise TypeError(f"labels y must be integers, got {y.dtype}")
     if len(y) and (y.min() < 0 or y.max() >= n_classes):
         raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {y.min()}..{y.max()}")
-    return X, np.ascontiguousarray(y, np.uint8 if n_classes <= 256 else np.uint16)
+    return X, readable(y, np.uint8 if n_classes <= 256 else np.uint16)
 
 
 def check_theta(theta: ArrayLike, p: int, name: str = "theta") -> NDArray[np.float64]:
     """theta (p,) as contiguous float64."""
-    theta = np.ascontiguousarray(theta, np.float64)
+    theta = readable(theta, np.float64)
     if theta.shape != (p,):
         raise ValueError(f"{name} must have shape ({p},), got {theta.shape}")
     return theta
@@ -53,14 +72,14 @@ def check_ids(ids: ArrayLike, n_forget: ArrayLike, n: int) -> tuple[NDArray[np.i
         raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
     if n_forget.size and (n_forget.min() < 0 or n_forget.max() >= ids.shape[1]):
         raise ValueError(f"n_forget must lie in 0..{ids.shape[1] - 1}, found {n_forget.min()}..{n_forget.max()}")
-    return np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(n_forget, np.int64)
+    return readable(ids, np.int64), readable(n_forget, np.int64)
 
 
 def check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """weights (n,) as contiguous float64; empty for None."""
     if weights is None:
         return np.empty(0)
-    weights = np.ascontiguousarray(weights, np.float64)
+    weights = readable(weights, np.float64)
     if weights.shape != (n,):
         raise ValueError(f"weights must have shape ({n},) to match X, got {weights.shape}")
     return weights

@@ -70,7 +70,7 @@ def add_gradient(columns: Any, lo: int, hi: int, y: Any, weight: Any, P: Any, va
         add_rows(columns, lo, hi, values, out[c])
 
 
-@kernel()
+@kernel(inline=True)
 def add_product(columns: Any, lo: int, hi: int, weight: Any, P: Any, V: Any, scratch: Any, out: Any) -> None:
     """out (C, width) += weighted sum of the Hessians of the rows lo..hi times a direction of scores V (C, rows)."""
     for i in range(lo, hi):
@@ -146,7 +146,7 @@ def newton_matrix(hessian: Any, classes: int, n: int, lam: float, factor: Any) -
             factor[a, a] += lam
 
 
-@kernel()
+@kernel(inline=True)
 def minimise(
     columns: Any, lo: int, hi: int, d: int, lam: float, tol: float, max_steps: int, y: Any, weight: Any, P: Any,
     scratch: Any, scaled: Any, square: Any, squares: Any, thetas: Any, flats: Any,
@@ -228,5 +228,3 @@ def fit_some(
                 for k in range(d + 1):
                     theta[c, k] = theta[c, k] if every else 0.0
                     out[pair, part, c, k] = theta[c, k]
-
-

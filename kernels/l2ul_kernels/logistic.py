@@ -1,7 +1,7 @@
 """Binary logistic regression: thousands of small fits in parallel, and the sums of one Newton step over many rows.
 
-theta (p,) = [coef (d), intercept], p = d + 1. Objective of a fit: mean over rows of log(1 + exp(z)) - y z, with z = coef
-. x + intercept, plus lam / 2 ||coef||^2; the intercept is not penalised. Labels are 0 or 1. All but X is float64.
+theta (p,) = [coef (d), intercept], p = d + 1. Objective of a fit: mean over rows of log(1 + exp(z)) - y z, with
+z = coef . x + intercept, plus lam / 2 ||coef||^2; the intercept is not penalised. Labels are 0 or 1.
 Results are bit-identical for every number of threads.
 """
 
@@ -119,7 +119,7 @@ def _run_pairs(
     for first in range(0, m, take):
         last = min(first + take, m)
         next_pair[0] = first
-        spread(lambda worker, last=last: run(worker, last), workers)
+        spread(run, workers, last)
         if progress:
             progress(last, m)
     return thetas, norms, steps
@@ -138,8 +138,8 @@ def logistic_fit_pairs(
     """Fit m pairs: all rows ids[i] of X, and those without the first n_forget[i].
 
     X (n, d) float32 or float64, y (n,) of 0 and 1, ids (m, s), n_forget (m,) from 0 to s - 1. Returns theta (m, p),
-    theta_r (m, p), gradient_norm (m, 2), steps (m, 2): largest entry of the mean gradient with penalty, and Newton steps
-    taken, of either fit. A norm above tol means not converged; it is infinite where only one class is left, because
+    theta_r (m, p), gradient_norm (m, 2), steps (m, 2): largest entry of the mean gradient with penalty, and Newton
+    steps taken, of either fit. A norm above tol means not converged; it is infinite where only one class is left, because
     the intercept then has no finite optimum. `progress(done, m)` is called from time to time.
     """
     X, y = check_xy(X, y)
@@ -182,7 +182,7 @@ def _sums(
 
     ensure_compiled(("logistic sums", X.dtype), sum_blocks, lambda: run(0, 0))
     next_block[0] = 0
-    spread(lambda worker: run(worker, blocks), workers)
+    spread(run, workers, blocks)
     total = float(loss.sum())
     if np.isnan(total) or np.isnan(vector).any():
         refuse_unusable(X, None)

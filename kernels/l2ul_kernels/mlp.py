@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels._jit import ensure_compiled, kernel
-from l2ul_kernels.mlp_block import places
+from l2ul_kernels.mlp_block import Shape, places
 from l2ul_kernels.mlp_far import far_blocks, far_forward, far_gradient, far_load
 from l2ul_kernels.mlp_few import few_gradient
 from l2ul_kernels.mlp_product import lanes
@@ -47,8 +47,8 @@ class Layout(NamedTuple):
     padded: int
     where: NDArray[np.int64]
 
-    def shape(self, block: int) -> tuple[int, int, int, int, int, int]:
-        return self.d, self.h, self.o, block, self.dp, self.relu
+    def shape(self, block: int) -> Shape:
+        return Shape(self.d, self.h, self.o, block, self.dp, self.relu)
 
     def pad(self, theta: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
         """(..., p) -> (..., padded)."""
@@ -137,20 +137,20 @@ def rows_of(X: NDArray[Any], y: NDArray[np.uint8], weights: NDArray[np.float64],
 def scratch(lay: Layout, block: int, extra: int = 0, dtype: Any = np.float64) -> tuple[NDArray[Any], int]:
     """(scratch of every thread, elements per thread) for blocks of `block` rows and `extra` elements more."""
     lanes_line = 64 // np.dtype(dtype).itemsize
-    step = -(-(int(places.py_func(0, lay.shape(block))[-1]) + extra) // lanes_line) * lanes_line
+    step = -(-(int(places.py_func(0, lay.shape(block)).end) + extra) // lanes_line) * lanes_line
     return np.zeros(step * numba.get_num_threads(), dtype), step
 
 
 @kernel()
 def _sums(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, items: Any, P: Any, padded: int, out: Any, S: Any, step: int,
-    shape: Any, want_loss: int,
+    first: int, last: int, thread: int, blocks: Any, rows: Any, items: Any, P: Any, padded: int, out: Any, S: Any,
+    step: int, shape: Any, want_loss: int,
 ) -> None:  # fmt: skip
     """Gradient sums and loss sum for items[first..last-1] = (first row, end, first vector, end, first line of out).
 
     P (W, padded) and out (lines, padded + 1) are flat; each vector of an item adds to a line of its own.
     """
-    B, width, s = shape[3], padded + 1, thread * step
+    B, width, s = shape.B, padded + 1, thread * step
     for i in range(first, last):
         end = items[i, 1]
         for lo in range(items[i, 0], end, B):
@@ -166,7 +166,18 @@ def sums_of_items(
     """(lines, padded + 1) of `_sums`."""
     S, step = scratch(lay, BLOCK)
     out = np.zeros((lines, lay.padded + 1))
-    what = (far_blocks(S.dtype), rows, items, P.reshape(-1), lay.padded, out.reshape(-1), S, step, lay.shape(BLOCK), int(want_loss))
+    what = (
+        far_blocks(S.dtype),
+        rows,
+        items,
+        P.reshape(-1),
+        lay.padded,
+        out.reshape(-1),
+        S,
+        step,
+        lay.shape(BLOCK),
+        int(want_loss),
+    )
     share("mlp sums", _sums, len(items), *what)
     return out
 
@@ -246,8 +257,8 @@ def mlp_gradient(
 def _logits(
     first: int, last: int, thread: int, blocks: Any, rows: Any, n: int, P: Any, out: Any, S: Any, step: int, shape: Any
 ) -> None:
-    o, B, s = shape[2], shape[3], thread * step
-    z = places(s, shape)[4]
+    o, B, s = shape.o, shape.B, thread * step
+    z = places(s, shape).z
     for block in range(first, last):
         lo, hi = block * B, min(n, block * B + B)
         far_load(blocks[0], S, s, shape, rows, lo, hi)

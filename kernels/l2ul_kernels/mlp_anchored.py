@@ -1,8 +1,8 @@
 """Many retrained MLPs on the full data under an anchored penalty: the pairs of the anchored protocol.
 
 Each pair wants w with  g(w) = mean gradient over the retained rows + mu (w - a) = 0,  near theta, the solution on all
-rows. Steps are quasi-Newton: the inverse Hessian H_D^-1 at theta, corrected by each pair's own last steps (L-BFGS on top
-of H_D^-1). Sums over retained rows are sums over all rows minus sums over the forgotten ones, so one pass over the data
+rows. Steps are quasi-Newton: the inverse Hessian H_D^-1 at theta, corrected by each pair's own last steps (L-BFGS upon
+H_D^-1). Sums over retained rows are sums over all rows minus sums over the forgotten ones, so one pass over the data
 serves many pairs: a block of rows is gathered and transposed once and meets every pair's parameters.
 """
 
@@ -46,7 +46,7 @@ def _directions(
     first: int, last: int, thread: int, active: Any, G: Any, Q: Any, inverse: Any, history: Any, ratios: Any,
     kept: Any, padded: int, alphas: Any,
 ) -> None:  # fmt: skip
-    """Q = -(corrected inverse Hessian) G for pairs active[first..last-1]; all (m, padded) flat, history newest first."""
+    """Q = -(corrected inverse Hessian) G for pairs active[first..last-1]; all flat (m, padded), history newest first"""
     one, new = np.int64(1), np.int64(0)
     for k in range(first, last):
         i = active[k]
@@ -68,7 +68,9 @@ def _directions(
 class _Solver:
     """State of m pairs while they are solved; all arrays padded."""
 
-    def __init__(self, lay: Layout, theta: NDArray[Any], anchor: NDArray[Any], mu: float, inverse: NDArray[Any], m: int) -> None:
+    def __init__(
+        self, lay: Layout, theta: NDArray[Any], anchor: NDArray[Any], mu: float, inverse: NDArray[Any], m: int
+    ) -> None:
         self.lay, self.mu, self.m = lay, mu, m
         self.anchor = lay.pad(anchor)
         self.w = np.repeat(lay.pad(theta)[None], m, axis=0)
@@ -80,7 +82,9 @@ class _Solver:
         self.ratios = np.zeros((m, 2, MEMORY))
         self.kept = np.zeros(m, np.int64)
 
-    def gradients(self, rows: Any, n: int, starts: NDArray[Any], full: NDArray[Any], w: NDArray[Any], active: NDArray[Any]) -> NDArray[Any]:
+    def gradients(
+        self, rows: Any, n: int, starts: NDArray[Any], full: NDArray[Any], w: NDArray[Any], active: NDArray[Any]
+    ) -> NDArray[Any]:
         """Gradients (k, padded) of the active pairs at w (k, padded), given the sums `full` over all rows."""
         each = np.arange(len(active))
         items = np.stack([starts[active], starts[active + 1], each, each + 1, each], axis=1)
@@ -125,9 +129,9 @@ def mlp_anchored_pairs(
 ) -> AnchoredPairs:
     """Retrained parameters of m requests on the full data X (n, d), each from theta (see the head of this file).
 
-    Pair i forgets rows forget_ids[forget_starts[i]:forget_starts[i + 1]] (each row at most once). inverse_hessian (p, p)
-    belongs to mean loss of all rows + mu / 2 |w - anchor|^2 at theta. A pair is done when its gradient norm is at most
-    tol; after max_steps passes it is returned as it is: look at gradient_norm.
+    Pair i forgets rows forget_ids[forget_starts[i]:forget_starts[i + 1]] (each row at most once). inverse_hessian
+    (p, p) belongs to mean loss of all rows + mu / 2 |w - anchor|^2 at theta. A pair is done when its gradient norm is
+    at most tol; after max_steps passes it is returned as it is: look at gradient_norm.
     """
     X, y = check_data(X, y, n_classes)
     lay = layout(X.shape[1], h, n_classes, activation)
@@ -145,7 +149,9 @@ def mlp_anchored_pairs(
     everything, forgotten = (rows_of(X, y, np.empty(0), i) for i in (np.empty(0, np.int64), ids))
     state = _Solver(lay, theta, anchor, mu, inverse, m)
     active = np.arange(m)
-    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[:, :-1]  # one pass serves all: they start alike
+    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[
+        :, :-1
+    ]  # one pass serves all: they start alike
     state.g[:] = state.gradients(forgotten, n, starts, full, state.w, active)
     norm, steps, length = np.linalg.norm(state.g, axis=1), np.zeros(m, np.int64), np.ones(m)
     for _ in range(max_steps):

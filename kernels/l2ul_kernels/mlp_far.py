@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from l2ul_kernels._jit import ensure_compiled
-from l2ul_kernels.mlp_block import errors_block, forward_block, gradient_block, load_block
+from l2ul_kernels.mlp_block import Shape, errors_block, forward_block, gradient_block, load_block
 
 i8 = types.int64
 
@@ -48,7 +48,9 @@ def far_errors(typingctx: Any, address: Any, S: Any, s: Any, shape: Any, want_lo
 
 
 @intrinsic
-def far_gradient(typingctx: Any, address: Any, S: Any, s: Any, shape: Any, P: Any, p: Any, G: Any, g: Any, loss: Any) -> Any:
+def far_gradient(
+    typingctx: Any, address: Any, S: Any, s: Any, shape: Any, P: Any, p: Any, G: Any, g: Any, loss: Any
+) -> Any:
     """mlp_block.gradient_block"""
     return S.dtype(i8, S, i8, shape, P, i8, G, i8, i8), _codegen
 
@@ -61,7 +63,7 @@ def far_blocks(dtype: Any) -> tuple[int, int, int, int]:
     key = np.dtype(dtype).name
     if key not in _addresses:
         flat = numba.typeof(np.empty(0, dtype))
-        shape = types.UniTuple(i8, 6)
+        shape = types.NamedUniTuple(i8, len(Shape._fields), Shape)
         labels, weights, ids = (numba.typeof(np.empty(0, t)) for t in (np.uint8, np.float64, np.int64))
         rows = types.Tuple((i8, i8, labels, weights, ids))
         wanted = [

@@ -23,11 +23,13 @@ MEMORY = 20
 def batch_weights(S: Any, s: int, step: int, shape: Any, n: int, n_forget: int, batches: int) -> None:
     """Weight 0 for the first n_forget of n rows dealt to `batches` blocks, 1 for the others."""
     for i in range(n):
-        S[places(s + i % batches * step, shape)[7] + i // batches] = i >= n_forget
+        S[places(s + i % batches * step, shape).w + i // batches] = i >= n_forget
 
 
 @kernel()
-def load_model(load: int, S: Any, s: int, step: int, shape: Any, rows: Any, ids: Any, picked: Any, batches: int) -> None:
+def load_model(
+    load: int, S: Any, s: int, step: int, shape: Any, rows: Any, ids: Any, picked: Any, batches: int
+) -> None:
     """Rows ids (n,) dealt to `batches` blocks, row i to block i mod batches; picked (B,) is scratch for ids."""
     n = len(ids)
     address, itemsize, y, weights, _ = rows
@@ -41,7 +43,17 @@ def load_model(load: int, S: Any, s: int, step: int, shape: Any, rows: Any, ids:
 
 @kernel()
 def _objective(
-    gradient: int, S: Any, s: int, step: int, shape: Any, batches: int, n: int, lam: float, A: Any, t: int, g: int,
+    gradient: int,
+    S: Any,
+    s: int,
+    step: int,
+    shape: Any,
+    batches: int,
+    n: int,
+    lam: float,
+    A: Any,
+    t: int,
+    g: int,
     padded: int,
 ) -> float:
     """Mean loss over the loaded blocks + lam / 2 |theta|^2 with theta at A[t:]; its gradient goes to A[g:]."""
@@ -81,7 +93,8 @@ def _lbfgs(
     gradient: int, S: Any, s: int, step: int, shape: Any, batches: int, n: int, lam: float, A: Any, padded: int,
     ratios: Any, tol: float, max_steps: int,
 ) -> Any:  # fmt: skip
-    """Minimise from A[0:padded]; (loss, gradient norm, steps). A = theta, gradient, direction, trial, its gradient, history."""
+    """Minimise from A[0:padded]; (loss, gradient norm, steps). A holds all vectors."""
+    # A = theta, gradient, direction, trial, its gradient, history, `padded` elements each but the last
     g, q, trial, gt, history = padded, 2 * padded, 3 * padded, 4 * padded, 5 * padded
     loss = _objective(gradient, S, s, step, shape, batches, n, lam, A, np.int64(0), g, padded)
     kept, newest, steps = np.int64(0), np.int64(0), 0
@@ -117,18 +130,18 @@ def _lbfgs(
         if curvature > 1e-12 * dot(A, at, A, at, padded):
             newest = (newest + 1) % MEMORY
             ratios[newest] = 1.0 / curvature
-            kept = min(kept + 1, MEMORY)
+            kept = np.int64(min(int(kept) + 1, MEMORY))
     return loss, np.sqrt(dot(A, g, A, g, padded)), steps
 
 
 @kernel()
 def _polish(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any, step: int,
-    shape: Any, memory: Any, ratios: Any, picked: Any, lam: float, tol: float, max_steps: int, norms: Any, losses: Any,
-    steps: Any,
+    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any,
+    step: int, shape: Any, memory: Any, ratios: Any, picked: Any, lam: float, tol: float, max_steps: int, norms: Any,
+    losses: Any, steps: Any,
 ) -> None:  # fmt: skip
     n = ids.shape[1]
-    batches = (n + shape[3] - 1) // shape[3]
+    batches = (n + shape.B - 1) // shape.B
     s, A = thread * step * batches, memory[thread]
     for i in range(first, last):
         load_model(blocks[0], S, s, step, shape, rows, ids[i], picked[thread], batches)
@@ -140,7 +153,18 @@ def _polish(
                     A[k] = T[i, run, k]
             rest = n - n_forget[i] if run else n
             losses[i, run], norms[i, run], steps[i, run] = _lbfgs(
-                blocks[3], S, s, step, shape, batches, rest, lam, A, padded, ratios[thread], tol,
+                blocks[3],
+                S,
+                s,
+                step,
+                shape,
+                batches,
+                rest,
+                lam,
+                A,
+                padded,
+                ratios[thread],
+                tol,
                 max_steps if tol >= 0 else 0,
             )
             for k in range(padded):
@@ -159,8 +183,8 @@ def polish(
     memory, ratios = np.zeros((threads, (5 + 2 * MEMORY) * lay.padded)), np.zeros((threads, 2 * MEMORY))
     norms, losses, steps = np.zeros((m, 2)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
     what = (
-        far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T, lay.padded, S, step, lay.shape(BLOCK),
-        memory, ratios, picked, lam, tol, max_steps, norms, losses, steps,
+        far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T, lay.padded, S, step,
+        lay.shape(BLOCK), memory, ratios, picked, lam, tol, max_steps, norms, losses, steps,
     )  # fmt: skip
     share("mlp polish", _polish, m, *what)
     return norms, losses, steps

@@ -1,8 +1,8 @@
 """Small matrix products at the speed of the multiply units: one register tile as LLVM IR, and the loops around it.
 
-All of the MLP is products of few units (h = 10) with a block of rows, far below the sizes BLAS is made for. Here a tile of
-MR x NV accumulators stays in registers while a loop runs over the common index; LLVM serialises such accumulators when
-they come from plain loops (see _tile.py). The order of every sum is fixed, so results do not depend on threads.
+All of the MLP is products of few units (h = 10) with a block of rows, far below the sizes BLAS is made for. Here a tile
+of MR x NV accumulators stays in registers while a loop runs over the common index; LLVM serialises such accumulators
+when they come from plain loops (see _tile.py). The order of every sum is fixed, so results do not depend on threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def stay_one(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-def _loop(e: Emit, c: Any, a: Any, b: Any, ldc: Any, sai: Any, sat: Any, ldb: Any, T: Any, keep: Any, m: int, v: int) -> None:
+def _loop(
+    e: Emit, c: Any, a: Any, b: Any, ldc: Any, sai: Any, sat: Any, ldb: Any, T: Any, keep: Any, m: int, v: int
+) -> None:
     """One m x v tile: phi nodes hold the accumulators while t runs from 0 to T - 1 (T >= 1)."""
     B = e.b
     zero = ir.Constant(e.vector, [0.0] * e.lanes)

@@ -48,9 +48,9 @@ def _adam(
     for epoch in range(epochs):
         for i in range(batches):
             at = s + order[epoch, i] * step
-            pw = places(at, shape)[7]
+            pw = places(at, shape).w
             total = 0.0
-            for b in range(shape[3]):
+            for b in range(shape.B):
                 total += S[pw + b]
             scale = 1.0 / total if total > 0 else 0.0
             for k in range(2 * padded, 3 * padded):
@@ -68,8 +68,8 @@ def _adam(
 
 @kernel()
 def _train(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any, step: int,
-    shape: Any, memory: Any, picked: Any, orders: Any, rates: Any, lam: float, runs: int,
+    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any,
+    step: int, shape: Any, memory: Any, picked: Any, orders: Any, rates: Any, lam: float, runs: int,
 ) -> None:  # fmt: skip
     """T (m, 2, padded) flat: run 0 trains T[i, 0] on all rows; run 1 trains T[i, 1], from T[i, 0], on the retained."""
     batches = orders[0].shape[1]
@@ -115,7 +115,7 @@ def _adam_runs(
     """(m, 2, padded) parameters after the runs; `start` is (p,) or (m, p)."""
     m, s = ids.shape
     batches = -(-s // batch)
-    block = -(-(-(-s // batches)) // 16) * 16
+    block = (s + 16 * batches - 1) // (16 * batches) * 16  # whole vectors
     _, step = scratch(lay, block, dtype=np.float32)
     T = np.zeros((m, 2, lay.padded), np.float32)
     T[:, 0, lay.where] = start
@@ -124,8 +124,8 @@ def _adam_runs(
     memory, picked = np.zeros((threads, 4 * lay.padded), np.float32), np.zeros((threads, block), np.int64)
     orders = tuple(batch_orders(e, batches, seed) for e in (*epochs, 0)[:2])
     what = (
-        far_blocks(S.dtype), rows_of(X, y, np.empty(0), ids[0]), ids, n_forget, T.reshape(-1), lay.padded, S, step, lay.shape(block), memory,
-        picked, orders, rates, lam, len(epochs),
+        far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T.reshape(-1),
+        lay.padded, S, step, lay.shape(block), memory, picked, orders, rates, lam, len(epochs),
     )  # fmt: skip
     share("mlp train", _train, m, *what)
     return T
@@ -193,7 +193,7 @@ def mlp_fit_pairs(
     """Fits of m pairs: theta[i] on rows ids[i] (m, s), theta_r[i] on rows ids[i, n_forget[i]:], from one start (p,).
 
     Without tol both are Adam in float32 (see `mlp_train`), the second from theta[i] with its own epochs and rate. With
-    tol, Adam's theta is polished by L-BFGS in float64 until the gradient norm of mean loss + lam / 2 |theta|^2 is at most
+    tol, Adam's theta is polished by L-BFGS in float64 until the gradient norm of mean loss + lam / 2 |theta|^2 is below
     tol, and theta_r starts from that and is polished alone; max_steps bounds each polish. gradient_norm and loss (with
     penalty) of both fits are measured in float64: look at them, a fit that did not get there is not marked otherwise.
     """

@@ -56,9 +56,7 @@ def _exp_parts(e: Emit, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     k = e.b.fsub(shifted, magic)
     r = e.fma(k, _constant(e, -_LOG2_HIGH), x)
     r = e.fma(k, _constant(e, -_LOG2_LOW), r)
-    power = e.b.bitcast(
-        e.b.shl(e.b.add(e.b.bitcast(shifted, e.ivector), e.isplat(bias)), e.isplat(bits)), e.vector
-    )
+    power = e.b.bitcast(e.b.shl(e.b.add(e.b.bitcast(shifted, e.ivector), e.isplat(bias)), e.isplat(bits)), e.vector)
     tail = _polynomial(e, r, [1 / math.factorial(i) for i in range(2, degree + 1)])
     return power, e.fma(tail, e.b.fmul(r, r), r)
 
@@ -177,7 +175,7 @@ def exp_minus_all(typingctx: Any, A: Any, a0: Any, n: Any) -> Any:
 
 @intrinsic
 def logistic_all(typingctx: Any, Z: Any, z0: Any, Y: Any, y0: Any, W: Any, w0: Any, Q: Any, q0: Any, n: Any) -> Any:
-    """Logits Z, labels Y (0 or 1), weights W -> Z = W (s - Y) and Q = W s (1 - s), with s the probability of class 1."""
+    """Logits Z, labels Y (0 or 1), weights W -> Z = W (s - Y) and Q = W s (1 - s), s the probability of class 1."""
 
     def body(e: Emit, places: list[ir.Value], _: list[ir.Value]) -> None:
         z, y, w = (e.load(p, e.vector) for p in places[:3])

@@ -25,7 +25,9 @@ def _hidden(X: NDArray[Any], theta: NDArray[Any], h: int, activation: str, n_cla
     return t, 1 - t**2, -2 * t * (1 - t**2)
 
 
-def logits(X: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2) -> NDArray[Any]:
+def logits(
+    X: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2
+) -> NDArray[Any]:
     """(n, o) logits."""
     _, _, W2, b2 = unpack(theta, X.shape[1], h, n_classes)
     return _hidden(X, theta, h, activation, n_classes)[0] @ W2.T + b2
@@ -38,14 +40,18 @@ def probabilities(z: NDArray[Any]) -> NDArray[Any]:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def losses(X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2) -> NDArray[Any]:
+def losses(
+    X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2
+) -> NDArray[Any]:
     """(n,) log-losses."""
     z = logits(X, theta, h, activation, n_classes)
     z = np.hstack([np.zeros_like(z), z]) if z.shape[1] == 1 else z
     return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(y)), y]
 
 
-def gradients(X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2) -> NDArray[Any]:
+def gradients(
+    X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2
+) -> NDArray[Any]:
     """(n, p) gradient of every row's loss."""
     _, _, W2, _ = unpack(theta, X.shape[1], h, n_classes)
     t, slope, _ = _hidden(X, theta, h, activation, n_classes)
@@ -57,7 +63,9 @@ def gradients(X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10
     return np.hstack([first.reshape(n, -1), hidden, second.reshape(n, -1), errors])
 
 
-def hessian(X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh") -> NDArray[Any]:
+def hessian(
+    X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh"
+) -> NDArray[Any]:
     """(p, p) Hessian of the loss sum, two classes, row by row: s (1 - s) dz dz^T + (s - y) d2z."""
     d, p = X.shape[1], len(theta)
     _, _, W2, _ = unpack(theta, d, h)

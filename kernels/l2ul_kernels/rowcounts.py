@@ -40,28 +40,38 @@ def scratch(width: int) -> NDArray[np.uint64]:
 
 
 @kernel()
-def gather_words(packed: Any, ids: Any, start: int, stop: int, words: Any) -> None:
-    """words[k, w] = bytes 8 w .. 8 w + 7 of row ids[start + k], zeros beyond its end, for k < stop - start."""
+def _gather_block(packed: Any, ids: Any, i: int, stop: int, y: Any, c: int, words: Any) -> tuple[int, int]:
+    """Up to BLOCK of the rows ids[i:stop] (of class c, if c >= 0) as words; returns (the next i, rows gathered).
+
+    words[k, w] = bytes 8 w .. 8 w + 7 of the row, zeros beyond its end.
+    """
     width = packed.shape[1]
-    full, rest = width // 8, width % 8
-    base = packed.ctypes.data
-    for i in range(start, min(start + AHEAD, stop)):
-        prefetch(base + ids[i] * width)
-        prefetch(base + ids[i] * width + width - 1)
-    for i in range(start, stop):
+    base, full, rest, k = packed.ctypes.data, width // 8, width % 8, 0
+    while i < stop and k < BLOCK:
         if i + AHEAD < stop:
-            prefetch(base + ids[i + AHEAD] * width)
-            prefetch(base + ids[i + AHEAD] * width + width - 1)
+            ahead = base + ids[i + AHEAD] * width
+            prefetch(ahead)
+            prefetch(ahead + width - 1)
         row = base + ids[i] * width
-        for w in range(full):
-            words[i - start, w] = read(row + 8 * w, U(0))
-        if rest and full:  # the row's last 8 bytes, shifted: nothing beyond the store is read
-            words[i - start, full] = read(row + width - 8, U(0)) >> U(8 * (8 - rest))
-        elif rest:
-            word = U(0)
-            for k in range(rest):
-                word |= U(packed[ids[i], k]) << U(8 * k)
-            words[i - start, 0] = word
+        if c < 0 or y[ids[i]] == c:
+            for w in range(full):
+                words[k, w] = read(row + 8 * w, U(0))
+            if rest and full:  # the row's last 8 bytes, shifted: nothing beyond the store is read
+                words[k, full] = read(row + width - 8, U(0)) >> U(8 * (8 - rest))
+            elif rest:
+                words[k, 0] = U(0)
+                for j in range(rest):
+                    words[k, 0] |= U(packed[ids[i], j]) << U(8 * j)
+            k += 1
+        i += 1
+    return i, k
+
+
+@kernel()
+def _spill(words: Any, w: int, k: int, fours: Any) -> None:
+    """Add sums in four-bit fields to the byte fields k and k + 1."""
+    words[BLOCK + k, w] += fours & NIBBLES
+    words[BLOCK + k + 1, w] += (fours >> U(4)) & NIBBLES
 
 
 @kernel()
@@ -89,10 +99,12 @@ def _add_fields(words: Any, rows: int, w: int) -> None:
             one_a, one_b = one_a + (one & PAIRS), one_b + ((one >> U(2)) & PAIRS)
             two_a, two_b = two_a + (two & PAIRS), two_b + ((two >> U(2)) & PAIRS)
             three_a, three_b = three_a + (three & PAIRS), three_b + ((three >> U(2)) & PAIRS)
-        sums = (one_a, one_b, two_a, two_b, three_a, three_b)
-        for k in range(6):
-            words[BLOCK + 2 * k, w] += sums[k] & NIBBLES
-            words[BLOCK + 2 * k + 1, w] += (sums[k] >> U(4)) & NIBBLES
+        _spill(words, w, 0, one_a)
+        _spill(words, w, 2, one_b)
+        _spill(words, w, 4, two_a)
+        _spill(words, w, 6, two_b)
+        _spill(words, w, 8, three_a)
+        _spill(words, w, 10, three_b)
 
 
 @kernel()
@@ -129,65 +141,55 @@ def _count_any(words: Any, rows: int, bits: int, t: int, psi: int, counts: Any, 
 
 @kernel()
 def count_range(
-    packed: Any, ids: Any, start: int, stop: int, bits: int, t: int, psi: int, words: Any, counts: Any, at: int
-) -> None:
+    packed: Any, ids: Any, start: int, stop: int, y: Any, c: int, bits: int, t: int, psi: int, words: Any, counts: Any,
+    at: int,
+) -> None:  # fmt: skip
     """Add how many of the rows ids[start:stop] lie in each cell to counts[at : at + t * psi].
 
     packed (n, width) uint8 with `bits` per cell (8 for plain uint8 cells); ids 1-d int64, all of them rows of packed;
-    counts 1-d int64; words from `scratch(width)`.
+    only rows of class c, by labels y (n,), unless c < 0; counts 1-d int64; words from `scratch(width)`.
     """
-    done = start
-    while done < stop:
-        end = min(done + BLOCK, stop)
-        gather_words(packed, ids, done, end, words)
+    base, width = packed.ctypes.data, packed.shape[1]
+    for k in range(start, min(start + AHEAD, stop)):
+        prefetch(base + ids[k] * width)
+    i = start
+    while i < stop:
+        i, rows = _gather_block(packed, ids, i, stop, y, c, words)
         if bits == 2:
-            _count_twos(words, end - done, t, psi, counts, at)
+            _count_twos(words, rows, t, psi, counts, at)
         else:
-            _count_any(words, end - done, bits, t, psi, counts, at)
-        done = end
+            _count_any(words, rows, bits, t, psi, counts, at)
 
 
 @kernel()
 def count_classes(
-    packed: Any, ids: Any, start: int, stop: int, y: Any, n_classes: int, bits: int, t: int, psi: int, chosen: Any,
-    words: Any, counts: Any,
+    packed: Any, ids: Any, start: int, stop: int, y: Any, n_classes: int, bits: int, t: int, psi: int, words: Any,
+    counts: Any,
 ) -> None:  # fmt: skip
-    """The same by class: y (n,) labels of the store's rows; counts 1-d int64 of (C, t, psi); chosen int64 scratch."""
-    if n_classes == 1:
-        count_range(packed, ids, start, stop, bits, t, psi, words, counts, 0)
-        return
+    """The same by class: counts 1-d int64 of (C, t, psi); y (n,) is not read when n_classes is 1."""
     for c in range(n_classes):
-        m = 0
-        for i in range(start, stop):
-            if y[ids[i]] == c:
-                chosen[m] = ids[i]
-                m += 1
-        count_range(packed, chosen, 0, m, bits, t, psi, words, counts, c * t * psi)
+        only = c if n_classes > 1 else -1
+        count_range(packed, ids, start, stop, y, only, bits, t, psi, words, counts, c * t * psi)
 
 
 @kernel()
 def _count_sets(
     packed: Any, ids: Any, bounds: Any, first: int, last: int, y: Any, n_classes: int, bits: int, t: int, psi: int,
-    chosen: Any, words: Any, out: Any,
+    words: Any, out: Any,
 ) -> None:  # fmt: skip
     """out[k] += counts of the rows ids[bounds[k, 0] : bounds[k, 1]], for k from first to last - 1."""
     for k in range(first, last):
-        count_classes(
-            packed, ids, bounds[k, 0], bounds[k, 1], y, n_classes, bits, t, psi, chosen, words, out[k]
-        )  # fmt: skip
+        count_classes(packed, ids, bounds[k, 0], bounds[k, 1], y, n_classes, bits, t, psi, words, out[k])
 
 
 @kernel(parallel=True)
 def _count_sets_parallel(
-    workers: int, packed: Any, ids: Any, bounds: Any, y: Any, n_classes: int, bits: int, t: int, psi: int, chosen: Any,
-    words: Any, out: Any,
-) -> None:  # fmt: skip
-    sets = len(bounds)
+    packed: Any, ids: Any, bounds: Any, y: Any, n_classes: int, bits: int, t: int, psi: int, words: Any, out: Any
+) -> None:
+    sets, workers = len(bounds), len(words)
     for w in prange(workers):
-        _count_sets(
-            packed, ids, bounds, sets * w // workers, sets * (w + 1) // workers, y, n_classes, bits, t, psi, chosen[w],
-            words[w], out,
-        )  # fmt: skip
+        first, last = sets * w // workers, sets * (w + 1) // workers
+        _count_sets(packed, ids, bounds, first, last, y, n_classes, bits, t, psi, words[w], out)
 
 
 def check_store(packed: ArrayLike, t: int, psi: int, bits: int | None) -> tuple[NDArray[np.uint8], int]:
@@ -248,26 +250,22 @@ def count_sets(
     if labels.dtype.kind not in "iu":
         raise TypeError(f"labels y must be integers, got {labels.dtype}")
     out = np.zeros((len(bounds), classes * t * psi), np.int64)
-    largest, width = int(sizes.max(initial=0)) if classes > 1 else 0, packed.shape[1]
-    _run_sets(packed, ids, bounds, (labels, classes, bits, t, psi), largest, width, out)
+    _run_sets(packed, ids, bounds, (labels, classes, bits, t, psi), out)
     return out.reshape((-1, t, psi) if y is None else (-1, classes, t, psi))
 
 
-def _run_sets(
-    packed: Any, ids: Any, bounds: Any, what: tuple[Any, ...], largest: int, width: int, out: NDArray[np.int64]
-) -> None:
-    t = what[3]
-    key = (packed.flags.writeable, ids.flags.writeable, what[0].dtype, what[0].flags.writeable)
+def _run_sets(packed: Any, ids: Any, bounds: Any, what: tuple[Any, ...], out: NDArray[np.int64]) -> None:
+    y, t = what[0], what[3]
+    key = (packed.flags.writeable, ids.flags.writeable, y.dtype, y.flags.writeable)
+    words = scratch(packed.shape[1])
     if len(ids) * t < SERIAL or len(bounds) == 1:
-        chosen, words = np.empty(largest, np.int64), scratch(width)
-        run = lambda last: _count_sets(packed, ids, bounds, 0, last, *what, chosen, words, out)  # noqa: E731
+        run = lambda last: _count_sets(packed, ids, bounds, 0, last, *what, words, out)  # noqa: E731
         ensure_compiled(("count sets", *key), _count_sets, lambda: run(0))
         run(len(bounds))
         return
     with parallel_entry():
-        workers = min(numba.get_num_threads(), len(bounds))
-        many, words = np.empty((workers, largest), np.int64), np.empty((workers, *scratch(width).shape), np.uint64)
-        each = lambda some: _count_sets_parallel(workers, packed, ids, some, *what, many, words, out)  # noqa: E731
+        many = np.empty((min(numba.get_num_threads(), len(bounds)), *words.shape), np.uint64)
+        each = lambda some: _count_sets_parallel(packed, ids, some, *what, many, out)  # noqa: E731
         ensure_compiled(("count sets in parallel", *key), _count_sets_parallel, lambda: each(bounds[:0]))
         each(bounds)
 

@@ -68,8 +68,8 @@ def _sums(
     next_block = np.zeros(1, np.int64)
     workers, rows = min(worker_count(n, p), blocks), padded(TILE)
     memory = [
-        (*tile_memory(d, 2), np.zeros((C, rows)), np.zeros((C, rows)), np.zeros((width, width)), np.zeros_like(y, shape=rows),
-         np.zeros(rows))
+        (*tile_memory(d, 2), np.zeros((C, rows)), np.zeros((C, rows)), np.zeros((width, width)),
+         np.zeros_like(y, shape=rows), np.zeros(rows))
         for _ in range(workers)
     ]  # fmt: skip
 
@@ -81,7 +81,7 @@ def _sums(
 
     ensure_compiled(("softmax sums", X.dtype, y.dtype), sum_blocks, lambda: run(0, 0))
     next_block[0] = 0
-    spread(lambda worker: run(worker, blocks), workers)
+    spread(run, workers, blocks)
     total = float(loss.sum())
     if np.isnan(total) or np.isnan(vector).any():
         refuse_unusable(X, None)
@@ -176,7 +176,7 @@ def softmax_fit_pairs(
     for first in range(0, m, take):
         last = min(first + take, m)
         next_pair[0] = first
-        spread(lambda worker, last=last: run(worker, last), workers)
+        spread(run, workers, last)
         if progress:
             progress(last, m)
     if np.isnan(norms).any():

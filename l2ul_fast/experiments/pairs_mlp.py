@@ -1,7 +1,7 @@
 """How fast MLP pairs are made, beside scikit-learn and torch.func.vmap, all to the same final loss, taking turns.
 
-A pair is two fits of a d-10-1 tanh MLP: s rows, then the retained ones of them. Everybody runs Adam in float32 with batches
-of 128. Ours and vmap run the same schedule (learning rate falling as a cosine, the second fit warm-started);
+A pair is two fits of a d-10-1 tanh MLP: s rows, then the retained ones of them. Everybody runs Adam with batches of
+128. Ours and vmap run the same schedule (learning rate falling as a cosine, the second fit warm-started);
 scikit-learn has no cosine, so it runs its own constant rate for as many epochs as it needs. The peers make fewer pairs
 and are scaled up by their number: see `pairs` in the records.
 """
@@ -21,7 +21,9 @@ from l2ul_kernels import threads as thread_budget
 H, LAM, BATCH, EPOCHS, EPOCHS_RETAINED, RATE, RATE_RETAINED = 10, 1e-3, 128, 60, 20, 0.01, 0.002
 
 
-def make_problem(m: int, s: int, d: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def make_problem(
+    m: int, s: int, d: int, seed: int = 0
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """X (n, d), y (n,), ids (m, s), n_forget (m,): a problem that is not linear and not separable."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(4 * s, d)).astype(np.float32)
@@ -60,7 +62,9 @@ def sklearn_pairs(X: Any, y: Any, ids: Any, n_forget: Any, epochs: tuple[int, in
     return np.array(Parallel(n_jobs=jobs)(delayed(pair)(i, r) for i, r in zip(ids, n_forget, strict=True)))
 
 
-def vmap_pairs(X: Any, y: Any, ids: Any, n_forget: Any, start: Any) -> NDArray[np.float64]:
+def vmap_pairs(
+    X: Any, y: Any, ids: Any, n_forget: Any, start: Any, epochs: tuple[int, int] = (EPOCHS, EPOCHS_RETAINED)
+) -> NDArray[np.float64]:
     """theta (m, 2, p): all models as one batch, gradients by torch.func.vmap(grad), the same batches as ours."""
     import torch
     from torch.func import grad, vmap
@@ -76,16 +80,19 @@ def vmap_pairs(X: Any, y: Any, ids: Any, n_forget: Any, start: Any) -> NDArray[n
         each = torch.nn.functional.softplus(z) - label * z
         return (weight * each).sum() / weight.sum() + 0.5 * LAM * sum((v * v).sum() for v in t.values())
 
-    gradients = vmap(grad(loss))
-    rows = [(torch.from_numpy(X[ids[:, k::batches]]), torch.from_numpy(y[ids[:, k::batches]]).float()) for k in range(batches)]
-    kept = [torch.from_numpy((np.arange(k, s, batches) >= n_forget[:, None])).float() for k in range(batches)]
+    gradients: Any = vmap(grad(loss))
+    rows = [
+        (torch.from_numpy(X[ids[:, k::batches]]), torch.from_numpy(y[ids[:, k::batches]]).float())
+        for k in range(batches)
+    ]
+    kept = [torch.from_numpy(np.arange(k, s, batches) >= n_forget[:, None]).float() for k in range(batches)]
     everything = [torch.ones_like(w) for w in kept]
     out = []
     rng = np.random.default_rng(0)
-    for weights, epochs, rate in ((everything, EPOCHS, RATE), (kept, EPOCHS_RETAINED, RATE_RETAINED)):
+    for weights, count, rate in ((everything, epochs[0], RATE), (kept, epochs[1], RATE_RETAINED)):
         adam = torch.optim.Adam(list(theta.values()), lr=rate, fused=True)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs * batches)
-        for _ in range(epochs):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, count * batches)
+        for _ in range(count):
             for k in rng.permutation(batches):
                 for name, g in gradients(theta, *rows[k], weights[k]).items():
                     theta[name].grad = g
@@ -109,7 +116,7 @@ def measure(
     threads: int = 2,
     repeats: int = 3,
     peers: dict[str, int] | None = None,
-    sklearn_epochs: tuple[int, int] = (60, 20),
+    sklearn_epochs: tuple[int, int] = (50, 10),
 ) -> list[dict[str, Any]]:
     """Records (method, seconds for m pairs, spread, pairs really made, loss, loss_retained, ratio to ours), with
     our losses on the same pairs beside.
@@ -137,9 +144,16 @@ def measure(
         k = counts["vmap"]
         thetas["vmap"] = vmap_pairs(X, y, ids[:k], n_forget[:k], start)
 
+    if "vmap" in counts:
+        import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
+
     known: dict[str, Callable[[], None]] = {"ours": ours, "sklearn": sklearn, "vmap": vmap}
     with thread_budget(threads):
         model.fit_pairs(X, y, ids[:1], n_forget[:1], epochs=1)  # compiles
+        if "sklearn" in counts:  # starts the worker processes
+            sklearn_pairs(X, y, ids[:threads, :200], n_forget[:threads] * 0, (1, 1), threads)
+        if "vmap" in counts:
+            vmap_pairs(X, y, ids[:2], n_forget[:2], start, (1, 1))
         times = interleave({name: known[name] for name in counts}, repeats)
         records = []
         for name, k in counts.items():

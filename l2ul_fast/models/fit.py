@@ -48,8 +48,8 @@ def newton(
 ) -> Fit:
     """Minimise a convex function by Newton steps that are halved until it falls.
 
-    objective(theta) -> (value, gradient (p,), Hessian (p, p)) costs one pass over the data; no step needs more unless it
-    is halved. `gauge` (p, p) is added to the Hessian of a step to fix directions in which nothing changes.
+    objective(theta) -> (value, gradient (p,), Hessian (p, p)) costs one pass over the data; no step needs more unless
+    it is halved. `gauge` (p, p) is added to the Hessian of a step to fix directions in which nothing changes.
     progress(steps, gradient norm) is called after every pass.
     """
     theta, steps = np.array(start, np.float64), 0

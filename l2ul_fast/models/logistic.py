@@ -29,7 +29,9 @@ class LogisticModel:
 
     def __init__(self, d: int, n_classes: int = 2, lam: float = 1e-3) -> None:
         if d < 1 or n_classes < 2:
-            raise UserError(f"logistic regression needs at least 1 feature and 2 classes, got d={d}, classes={n_classes}")
+            raise UserError(
+                f"logistic regression needs at least 1 feature and 2 classes, got d={d}, classes={n_classes}"
+            )
         if not 0 < lam < np.inf:
             raise UserError(f"lam must be positive and finite (without a penalty the fit need not exist), got {lam}")
         self.d, self.n_classes, self.lam = int(d), int(n_classes), float(lam)
@@ -183,7 +185,7 @@ def _as_blocks(rows: Any, d: int) -> Callable[[], Any]:
     if not isinstance(rows, tuple):
         if rows.d != d:
             raise UserError(f"the model has {d} features but the rows have {rows.d}")
-        return rows.blocks  # type: ignore[no-any-return]
+        return rows.blocks
     X, y = np.asarray(rows[0]), np.asarray(rows[1])
     if X.ndim != 2 or X.shape[1] != d:
         raise UserError(f"X must have shape (n, {d}), got {X.shape}")

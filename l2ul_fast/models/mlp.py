@@ -1,8 +1,8 @@
 """A = the small MLP: one hidden layer, one flat theta, log-loss plus an L2 penalty around zero or around an anchor.
 
 theta = [W1 (h, d), b1 (h), W2 (o, h), b2 (o)], o = 1 logit for two classes, else C. Objective: mean log-loss +
-lam / 2 |theta|^2 over all entries or, anchored, mu / 2 |theta - anchor|^2: the anchor makes retraining a function of the
-data (the same point from any start nearby), see `fit_anchored`.
+lam / 2 |theta|^2 over all entries or, anchored, mu / 2 |theta - anchor|^2: the anchor makes retraining a function of
+the data (the same point from any start nearby), see `fit_anchored`.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class MLPModel:
         return mu, replace(fit, converged=False)  # not a well-defined retraining target: say so
 
     def fit_anchored(self, rows: Any, anchor: ArrayLike, tol: float = 1e-10) -> tuple[MLPModel, Fit]:
-        """(model anchored at `anchor` with a suitable mu, its fit on `rows`); not converged if no mu is large enough."""
+        """(model anchored at `anchor` with a suitable mu, its fit on `rows`); not converged if no mu will do."""
         if self.n_classes != 2:
             raise UserError("the anchored protocol needs the exact Hessian, which exists for two classes only")
         mu, fit = self.choose_mu(rows, anchor, tol)
@@ -248,8 +248,8 @@ class MLPModel:
         if self.anchor is None or self.mu is None or fit.hessian is None:
             raise UserError("anchored pairs need an anchored model and a fit with its Hessian")
         inverse = np.linalg.inv(fit.hessian)
-        where = (self.anchor, self.mu, 0.5 * (inverse + inverse.T))
-        return mlp_anchored_pairs(X, y, forget_ids, forget_starts, fit.theta, *where, **self._kind, **options)
+        options = {**self._kind, **options, "inverse_hessian": 0.5 * (inverse + inverse.T)}
+        return mlp_anchored_pairs(X, y, forget_ids, forget_starts, fit.theta, anchor=self.anchor, mu=self.mu, **options)
 
 
 def _sample(rows: Any, limit: int = ADAM_ROWS) -> tuple[NDArray[Any], NDArray[Any]]:

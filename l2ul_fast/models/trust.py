@@ -51,7 +51,7 @@ def trust_newton(
 ) -> Minimum:
     """Minimise from `start` until the gradient norm is at most tol.
 
-    evaluate(theta) -> (loss, gradient (p,)); hessian(theta) -> (p, p). A step that does not lower the loss is not taken;
+    evaluate(theta) -> (loss, gradient (p,)); hessian(theta) -> (p, p). Steps that do not lower the loss are not taken;
     where the loss is flat to rounding, the gradient norm decides. progress(step, gradient norm) is called at each step.
     """
     theta = np.array(start, np.float64)

@@ -1,0 +1,175 @@
+"""How long one request takes: the compiled core and the whole call a user makes, beside the same network in torch.
+
+The model is fitted on HIGGS stand-in rows in memory. Torch gets its input ready-made; ours starts from row numbers. Every
+call of ours takes another row out for good, so that state updates are part of what is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from l2ul_fast.datasets.standin import generate
+from l2ul_fast.results import Record
+from l2ul_fast.timing import interleave
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.network import UnlearnNetwork
+from l2ul_kernels import threads
+from l2ul_kernels.threads import thread_limit
+
+CALLS = 200
+R = 1000
+
+
+def rows_of_higgs(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised stand-in rows."""
+    X, y = generate("higgs", 0, n, n, 3)
+    return ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y
+
+
+def _torch_calls(network: UnlearnNetwork, p: int, t: int, psi: int) -> dict[str, Callable[[], object]]:
+    """The paper's network in torch with its input prebuilt, eager and TorchScript, at one thread and at all."""
+    x = torch.rand(1, 2 * t * psi + p)
+    scripted: Any = torch.jit.freeze(torch.jit.trace(network.eval(), x))  # type: ignore[no-untyped-call]
+
+    def at(k: int, call: Any) -> Callable[[], object]:
+        def run() -> None:
+            if torch.get_num_threads() != k:
+                torch.set_num_threads(k)
+            with torch.inference_mode():
+                call(x)
+
+        return run
+
+    calls: dict[str, Callable[[], object]] = {}
+    for k in sorted({1, thread_limit()}):
+        calls[f"torch eager, {k} thread(s)"] = at(k, network)
+        calls[f"torchscript, {k} thread(s)"] = at(k, scripted)
+    return calls
+
+
+class _Requests:
+    """Rows of one unlearner in random order, each taken once."""
+
+    def __init__(self, u: L2UL, seed: int) -> None:
+        self.u = u
+        self.order = np.random.default_rng(seed).permutation(len(u.gone)).tolist()
+        if hasattr(u.step, "anchor_rows"):
+            held = set(u.step.anchor_rows.tolist())
+            self.order = [row for row in self.order if row not in held]
+        self.next = count()
+
+    def row(self) -> int:
+        return int(self.order[next(self.next)])
+
+    def rows(self, r: int) -> np.ndarray:
+        return np.array([self.row() for _ in range(r)], np.int64)
+
+
+def _core(u: L2UL, requests: _Requests) -> Callable[[], object]:
+    """Stored data of one row -> theta', without validation and bookkeeping."""
+    if hasattr(u.step, "peek"):
+        some = [np.array([row]) for row in requests.order[-5000:]]
+        turn = count()
+        return lambda: u.step.peek(some[next(turn) % 5000])  # type: ignore[attr-defined]
+    step, fetch = u.step.copy(), u.store.fetch
+    some = [np.array([row]) for row in requests.order[-5000:]]
+    turn = count()
+
+    def call() -> object:
+        ids = some[next(turn) % 5000]
+        X, y = fetch(ids)
+        return step.move(X, y, ids, u.theta, u.n)
+
+    return call
+
+
+def measure(n: int = 1_000_000, repeats: int = 11, models: tuple[str, ...] = ("lr", "mlp")) -> Iterator[Record]:
+    """Records of r = 1 (every candidate), r = 1000 beside gathering, and the time to make a request durable."""
+    X, y = rows_of_higgs(n)
+    for model in models:
+        heads = {"influence": L2UL(model, m=40, s=1000), "direct": L2UL(model, head="direct", m=40, s=1000)}
+        for u in heads.values():
+            u.fit(X, y)
+        base: Record = {
+            "experiment": "latency", "dataset": "higgs", "source": "stand-in", "n": n, "d": X.shape[1], "model": model,
+            "p": int(heads["direct"].theta.size), "t": 100, "psi": 4,
+        }  # fmt: skip
+        yield from _one_row(base, heads, repeats)
+        yield from _many_rows(base, heads["influence"], repeats)
+        yield from _durable(base, heads["influence"])
+
+
+def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Record]:
+    direct = heads["direct"]
+    network = UnlearnNetwork.from_weights(direct.step.weights)  # type: ignore[attr-defined]
+    calls = _torch_calls(network, direct.theta.size, direct.cells.t, direct.cells.psi)
+    for head, u in heads.items():
+        requests = _Requests(u, 0)
+        calls[f"core, {head} head"] = _core(u, requests)
+        calls[f"unlearn([row]), {head} head"] = lambda u=u, q=requests: u.unlearn([q.row()])  # type: ignore[misc]
+    with threads(1):
+        for call in calls.values():
+            for _ in range(CALLS):
+                call()
+        times = interleave(calls, repeats, dict.fromkeys(calls, CALLS))
+        eager = min(t.median for name, t in times.items() if "eager" in name)
+        script = min(t.median for name, t in times.items() if "script" in name)
+        for name, taken in times.items():
+            single = np.empty(5 * CALLS)
+            for k in range(single.size):
+                begin = time.perf_counter()
+                calls[name]()
+                single[k] = time.perf_counter() - begin
+            p50, p99 = np.percentile(single, [50, 99])
+            yield {
+                **base, "method": name, "r": 1, "threads": 1, "us": taken.median * 1e6, "spread": taken.spread,
+                "p50_us": p50 * 1e6, "p99_us": p99 * 1e6, "eager_ratio": eager / taken.median,
+                "script_ratio": script / taken.median,
+            }  # fmt: skip
+
+
+def _many_rows(base: Record, u: L2UL, repeats: int) -> Iterator[Record]:
+    requests = _Requests(u, 1)
+    present = [row for row in requests.order if u.gone[row] == 0]
+    sets = [np.sort(np.array(present[k * R : (k + 1) * R])) for k in range(40)]
+    turn, other = count(), count()
+    step = u.step.copy()
+
+    def core() -> object:
+        ids = sets[next(turn) % 40]
+        X, y = u.store.fetch(ids)
+        return step.move(X, y, ids, u.theta, u.n)
+
+    calls: dict[str, Callable[[], object]] = {
+        f"core, r = {R}": core,
+        f"gather {R} rows": lambda: u.store.fetch(sets[next(other) % 40]),
+    }
+    with threads(1):
+        for call in calls.values():
+            call()
+        times = interleave(calls, repeats, dict.fromkeys(calls, 40))
+    gather = times[f"gather {R} rows"].median
+    for name, taken in times.items():
+        yield {
+            **base, "method": name, "r": R, "threads": 1, "us": taken.median * 1e6, "spread": taken.spread,
+            "gather_ratio": taken.median / gather,
+        }  # fmt: skip
+
+
+def _durable(base: Record, u: L2UL) -> Iterator[Record]:
+    with TemporaryDirectory() as folder:
+        u.save(Path(folder) / "a")
+        rows = _Requests(u, 2)
+        row = next(row for row in rows.order if u.gone[row] == 0)
+        u.unlearn([row])
+        begin = time.perf_counter()
+        u.save(Path(folder) / "a")
+        yield {**base, "method": "save after a request", "r": 1, "us": (time.perf_counter() - begin) * 1e6}

@@ -1,0 +1,122 @@
+"""artifact.json: which state of an artifact is the current one, and what its files must look like."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2ul_fast import __version__
+from l2ul_fast.errors import DataError
+from l2ul_fast.unlearner.durable import explain, read_file
+from l2ul_fast.unlearner.ledger import START
+
+FORMAT = "l2ul-artifact"
+FORMAT_VERSION = 1
+
+HEADER, NEW_HEADER = "artifact.json", "artifact.json.new"
+#: Names of files of arrays: generation and group.
+STATE = re.compile(r"state-(\d{1,18})-([a-z0-9_]{1,40})\.safetensors")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What artifact.json says about one file of arrays."""
+
+    file: str
+    bytes: int
+    sha256: str
+    arrays: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Header:
+    """artifact.json: which state is the current one."""
+
+    generation: int
+    facts: dict[str, Any]
+    files: dict[str, FileRecord]
+    ledger_bytes: int = 0
+    ledger_entries: int = 0
+    ledger_head: str = START
+    package_version: str = __version__
+
+
+def canonical(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"facts can hold JSON values only, got {type(value).__name__}")
+
+
+def dump(header: Header) -> bytes:
+    content: dict[str, Any] = {
+        "format": FORMAT, "format_version": FORMAT_VERSION, "package_version": header.package_version,
+        "generation": header.generation, "facts": header.facts, "files": {k: vars(v) for k, v in header.files.items()},
+        "ledger": {"bytes": header.ledger_bytes, "entries": header.ledger_entries, "head": header.ledger_head},
+    }  # fmt: skip
+    content["sha256"] = hashlib.sha256(canonical(content).encode()).hexdigest()
+    return canonical(content).encode() + b"\n"
+
+
+def read_header(directory: Path | str) -> Header:
+    """artifact.json, checked; DataError when it is missing, damaged, foreign or of another version."""
+    directory = Path(directory)
+    path = directory / HEADER
+    try:
+        text = read_file(path)
+    except OSError as error:
+        raise explain(directory, error) from error
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise KeyError("format")
+        version = content["format_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DataError(f"{path} is damaged or not an artifact of this program") from None
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{directory} was made by format version {version}, this program reads {FORMAT_VERSION}: "
+            "use the program that made it, or fit again"
+        )
+    try:
+        if (
+            hashlib.sha256(canonical({k: v for k, v in content.items() if k != "sha256"}).encode()).hexdigest()
+            != (content["sha256"])
+        ):
+            raise ValueError("checksum")
+        return _checked(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DataError(f"{path} is damaged (wrong checksum): restore it from a copy or fit again") from None
+
+
+def _checked(content: dict[str, Any]) -> Header:
+    """The header, or ValueError: no name, size or hash is taken as it comes, whatever the checksum says."""
+    files = {}
+    for group, facts in content["files"].items():
+        found = STATE.fullmatch(facts["file"])
+        if not found or found[2] != group or not _DIGEST.fullmatch(facts["sha256"]):
+            raise ValueError("file")
+        files[group] = FileRecord(facts["file"], _count(facts["bytes"]), facts["sha256"], tuple(facts["arrays"]))
+    ledger = content["ledger"]
+    if not _DIGEST.fullmatch(ledger["head"]) or not isinstance(content["facts"], dict):
+        raise ValueError("ledger")
+    return Header(
+        _count(content["generation"]), content["facts"], files, _count(ledger["bytes"]), _count(ledger["entries"]),
+        ledger["head"], str(content["package_version"]),
+    )  # fmt: skip
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a count")
+    return value

@@ -1,0 +1,213 @@
+"""Rows in memory and rows in files look the same to a model."""
+
+import numpy as np
+import pytest
+
+from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
+from l2ul_fast.errors import DataError
+from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
+from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
+
+D = 5
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Chunks of 64 rows (and blocks of 100), so that small tables have many."""
+    for module in ("writer", "hdf5"):
+        monkeypatch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 64)
+    monkeypatch.setattr("l2ul_fast.tables.BLOCK_ROWS", 100)
+
+
+def write(path, n, seed=0, codec="none", classes=(0, 1)):
+    rng = np.random.default_rng(seed)
+    X = (rng.standard_normal((n, D)) * [1, 10, 100, 1, 0.01] + 50).astype(np.float32)
+    y = rng.choice(classes, n)
+    y[: len(classes)] = classes[:n]
+    with DatasetWriter(path, name="magic", source="standin:test:0", d=D, classes=list(classes), codec=codec) as writer:
+        writer.append(X, y)
+    return X, y
+
+
+def all_rows(table):
+    parts = [(X.copy(), y.copy()) for X, y in table.blocks()]
+    assert all(X.flags.c_contiguous and len(X) == len(y) for X, y in parts)
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+@pytest.fixture(params=["one file", "codec", "shards"])
+def files(request, tmp_path):
+    """(paths, raw X, y, class list) of 500 rows in one or three files."""
+    classes = (7, 2, 5)
+    if request.param == "shards":
+        made = [
+            write(tmp_path / f"{i}.h5", n, i, ("none", "zstd", "none")[i], classes) for i, n in enumerate((200, 1, 299))
+        ]
+        return str(tmp_path / "*.h5"), np.concatenate([X for X, _ in made]), np.concatenate([y for _, y in made])
+    return (
+        tmp_path / "a.h5",
+        *write(tmp_path / "a.h5", 500, 3, "zstd" if request.param == "codec" else "none", classes),
+    )
+
+
+@pytest.mark.parametrize("part", ["train", "test", "all"])
+def test_a_file_is_its_standardised_array(files, part):
+    source, raw, y = files
+    table = FileTable(source, part)
+    np.testing.assert_allclose(table.shards.mean, raw.mean(axis=0, dtype=float), rtol=1e-6)
+    np.testing.assert_allclose(table.shards.scale, raw.std(axis=0, dtype=float), rtol=1e-5)
+    X = ((raw.astype(float) - table.shards.mean) * (1 / table.shards.scale)).astype(np.float32)
+    assert table.classes == [2, 5, 7]
+    index = np.searchsorted([2, 5, 7], y).astype(np.uint8)
+    train = np.concatenate([file.train_mask() for file in table.shards.files])
+    visible = np.flatnonzero({"train": train, "test": ~train, "all": np.ones(500, bool)}[part])
+    array = ArrayTable(X, index, [2, 5, 7]).without(np.setdiff1d(np.arange(500), visible))
+    assert (table.n, table.d) == (array.n, array.d) == (visible.size, D)
+    for t in (table, array):
+        np.testing.assert_array_equal(t.ids(), visible)
+        for _ in range(2):  # a second pass sees the same
+            rows, labels = all_rows(t)
+            np.testing.assert_array_equal(rows, X[visible])
+            np.testing.assert_array_equal(labels, index[visible])
+        hidden = visible[[0, 3, -1]]
+        less = t.without(hidden)
+        np.testing.assert_array_equal(less.ids(), np.setdiff1d(visible, hidden))
+        np.testing.assert_array_equal(all_rows(less)[0], X[less.ids()])
+        assert less.n == len(visible) - 3
+        assert t.n == len(visible)  # the first table is as it was
+        assert less.without(visible[[1]]).n == len(visible) - 4
+        ids = np.array([499, 0, 63, 64, 0, 200, 201])  # any order, twice, hidden or not
+        rows, labels = less.take(ids)
+        np.testing.assert_array_equal(rows, X[ids])
+        np.testing.assert_array_equal(labels, index[ids])
+        assert rows.dtype == np.float32
+        assert labels.dtype == np.uint8
+        whole = in_memory(less)
+        np.testing.assert_array_equal(whole.X, X[less.ids()])
+        np.testing.assert_array_equal(whole.y, index[less.ids()])
+    table.close()
+
+
+def test_rows_of_a_request_are_the_same_from_every_store(files):
+    source, _, _ = files
+    table = FileTable(source, "all")
+    X, y = all_rows(table)
+    ids = np.array([0, 63, 64, 199, 200, 201, 499])
+    for store in (FileStore(table), ArrayStore(X.copy(), y.copy())):
+        rows, labels = store.fetch(ids)
+        np.testing.assert_array_equal(rows, X[ids])
+        np.testing.assert_array_equal(labels, y[ids])
+        assert rows.dtype == np.float32
+        store.erase(ids[:3])
+        hidden = np.isin(np.arange(500), ids[:3])
+        np.testing.assert_array_equal(all_rows(store.table(table.classes, hidden))[0], X[~hidden])
+    assert not store.X[ids[:3]].any()
+    assert not store.y[ids[:3]].any()
+    np.testing.assert_array_equal(all_rows(table)[0], X)  # the file is never changed
+    for use in (lambda: NoStore().fetch(ids), lambda: NoStore().table([0, 1], hidden)):
+        with pytest.raises(DataError.__bases__[0], match="store_rows=False"):
+            use()
+    table.close()
+
+
+def test_a_damaged_row_is_refused_by_the_mapped_store(tmp_path):
+    write(tmp_path / "a.h5", 300)
+    with open_dataset(tmp_path / "a.h5") as data:
+        place = data.X.id.get_chunk_info(2).byte_offset + 5
+    with open(tmp_path / "a.h5", "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 64]))
+    store = FileStore(FileTable(tmp_path / "a.h5", "all"))
+    store.fetch(np.array([0, 127]))
+    with pytest.raises(DataError, match=r"damaged in rows 128\.\.191"):
+        store.fetch(np.array([0, 130]))
+
+
+def test_arrays_are_not_copied():
+    X, y = np.zeros((250, 2)), np.zeros(250, np.uint8)
+    table = ArrayTable(X, y, [0, 1])
+    assert [len(b) for b, _ in table.blocks()] == [100, 100, 50]
+    assert all(np.shares_memory(b, X) for b, _ in table.blocks())
+    assert in_memory(table) is table
+    assert in_memory(table.without(np.array([3]))).n == 249
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([3, 1, 3, 2], [1, 2, 3]),
+        (["no", "yes", "no"], ["no", "yes"]),
+        ([True, False], [False, True]),
+        ([0.5, -1.0], [-1.0, 0.5]),
+    ],
+)
+def test_labels(labels, classes):
+    found, index = class_indices(labels)
+    assert found == classes
+    assert index.dtype == np.uint8
+    assert [found[i] for i in index] == labels
+    again, few = class_indices(labels[:1], classes)
+    assert again == classes
+    assert few.tolist() == [classes.index(labels[0])]
+    assert class_indices([], classes)[1].size == 0
+
+
+@pytest.mark.parametrize(
+    ("match", "labels", "classes"),
+    [
+        ("not one of the model's classes", [0, 1, 9], [0, 1]),
+        ("not one of the model's classes", [-1], [0, 1]),
+        ("not one of the model's classes", ["a"], [0, 1]),
+        ("not one of the model's classes", [0.5], [0, 1]),
+        ("NaN", [0.0, np.nan], None),
+        ("list", [[0, 1]], None),
+        ("at most 255", list(range(300)), None),
+        ("labels", [None, 1], None),
+        ("labels", [{}, 1], [0, 1]),
+    ],
+)
+def test_bad_labels_are_one_sentence(match, labels, classes):
+    with pytest.raises(DataError, match=match) as caught:
+        class_indices(labels, classes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("match", "X"),
+    [
+        ("row 1 of X has a NaN", [[0.0, 1], [np.nan, 1]]), ("row 0 of X", [[np.inf, 1]]), ("shape", [1.0, 2]), ("shape", [[1.0, 2, 3]]),
+        ("numbers", [["a", "b"]]), ("NaN", [[None, 1]]), ("numbers", [[1, 2], [3]]), ("numbers", [[1 + 2j, 0]]),
+    ],
+)  # fmt: skip
+def test_bad_rows_are_one_sentence(match, X):
+    with pytest.raises(DataError, match=match) as caught:
+        check_rows(X, 2)
+    assert "\n" not in str(caught.value)
+
+
+def test_good_rows_become_contiguous_floats():
+    base = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert check_rows(base) is base
+    assert check_rows(base[:, ::2], 2).flags.c_contiguous
+    assert check_rows(np.asfortranarray(base)).flags.c_contiguous
+    assert check_rows([[1, 2]]).dtype == np.float64
+    assert check_rows(base.astype(">f4")).dtype == np.float32
+    assert check_rows(np.array([[True, False]])).tolist() == [[1.0, 0.0]]
+
+
+def test_errors_of_tables(tmp_path):
+    with pytest.raises(DataError, match="3 rows but y has 2 labels"):
+        ArrayTable(np.zeros((3, 2)), np.zeros(2, np.uint8), [0, 1])
+    write(tmp_path / "a.h5", 2)
+    with open_dataset(tmp_path / "a.h5") as data:
+        lacking = "train" if not data.train_mask().any() else "test"
+    with pytest.raises(DataError, match=f"no {lacking} rows"):
+        FileTable(tmp_path / "a.h5", lacking)
+    with pytest.raises(DataError, match="part"):
+        FileTable(tmp_path / "a.h5", "trian")
+    with pytest.raises(DataError):
+        FileTable(tmp_path / "missing.h5")
+    with pytest.raises(DataError, match="not a path"):
+        FileTable(np.zeros((3, 2)))
