@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from l2ul_fast.unlearner.features import pair_embeddings
 from l2ul_fast.unlearner.network import UnlearnNetwork
-from l2ul_kernels import _forward, pack_cells, reference, reference_forward, threads
-from l2ul_kernels.forward import CorrectionForward, DirectForward
+from l2ul_kernels import pack_cells, reference, reference_forward, threads
+from l2ul_kernels.forward import FEW, CorrectionForward, DirectForward
 from l2ul_kernels.rowcounts import BLOCK, count_rows, count_sets
 from l2ul_kernels.threads import thread_limit
 
@@ -38,11 +38,12 @@ def direct(seed, t=10, psi=4, hidden=(32, 16), p=7, n=3000):
 
 
 def close(ours, oracle):
-    np.testing.assert_allclose(ours, oracle, rtol=1e-5, atol=1e-5 * np.abs(oracle).max())
+    """To 1e-5, or to float32's rounding of hidden values of order 1 where outputs cancel."""
+    np.testing.assert_allclose(ours, oracle, rtol=1e-5, atol=3e-6 + 1e-5 * np.abs(oracle).max())
 
 
 shapes = st.tuples(st.integers(1, 40), st.sampled_from([2, 3, 4, 5, 16, 70, 300]))
-sizes = st.sampled_from([1, 2, _forward.FEW, _forward.FEW + 1, 14, 15, 16, BLOCK, BLOCK + 1, 700])
+sizes = st.sampled_from([1, 2, FEW, FEW + 1, 14, 15, 16, BLOCK, BLOCK + 1, 700])
 
 
 @settings(max_examples=40, deadline=None)
@@ -124,7 +125,7 @@ def test_forgetting_keeps_the_base_as_if_computed_anew():
     for _ in range(2000):  # many small steps do not drift
         forward.forget(packed, left[:1], len(left), theta)
         forward._total += cells_sum(w, cells[left[0]])
-    np.testing.assert_allclose(forward.net, fresh.net, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(forward._total, fresh._total, rtol=1e-11)
 
 
 def cells_sum(w, cells):
@@ -197,7 +198,7 @@ def test_embeddings_of_pairs():
 
 
 def test_bad_input_is_one_sentence():
-    rng, cells, packed, w, *_ = direct(5)
+    rng, _, packed, w, *_ = direct(5)
     y = np.zeros(3000, np.uint8)
     holes = {**w, "W2": np.full_like(w["W2"], np.nan)}
     one = np.array([[0, 1]])
@@ -205,7 +206,7 @@ def test_bad_input_is_one_sentence():
         (ValueError, "row 3000", lambda: count_rows(packed, [1, 3000], 10, 4)),
         (ValueError, "row -1", lambda: count_rows(packed, [-1], 10, 4)),
         (TypeError, "integers", lambda: count_rows(packed, [0.5], 10, 4)),
-        (ValueError, r"\(n, 3\)", lambda: count_rows(packed, [1], 9, 4).sum() and count_rows(packed[:, :2], [1], 10, 4)),
+        (ValueError, r"\(n, 3\)", lambda: count_rows(packed[:, :2], [1], 10, 4)),
         (TypeError, "uint8", lambda: count_rows(packed.astype(int), [1], 10, 4)),
         (ValueError, "bits", lambda: count_rows(packed, [1], 10, 4, bits=1)),
         (ValueError, "go together", lambda: count_rows(packed, [1], 10, 4, y)),

@@ -118,11 +118,16 @@ def test_cold_and_warm_retraining_meet_under_the_anchor(anchored):
 
 def test_pairs_that_cannot_converge_say_so(anchored):
     X, y, model, fit = anchored
-    pairs = model.anchored_pairs(X, y, np.arange(300), [0, 0, 300], fit, max_steps=1)
+    pairs = model.anchored_pairs(X, y, np.arange(300), [0, 0, 300], fit, max_steps=1, fallback=False)
     assert pairs.gradient_norm[0] <= 1e-8  # nothing to forget
     np.testing.assert_array_equal(pairs.theta_r[0], fit.theta)
     assert pairs.steps.tolist() == [0, 1]
     assert pairs.gradient_norm[1] > 1e-8
+    saved = model.anchored_pairs(X, y, np.arange(300), [0, 0, 300], fit, max_steps=1)
+    assert saved.gradient_norm.max() <= 1e-8
+    np.testing.assert_allclose(
+        saved.theta_r[1], model.anchored_pairs(X, y, np.arange(300), [0, 300], fit).theta_r[0], atol=1e-5
+    )
 
 
 def test_a_wrong_inverse_hessian_slows_the_pairs_but_does_not_mislead_them(anchored):

@@ -27,13 +27,14 @@ def embeddings(rng, m, t=5, psi=4):
 def test_a_direct_head_trained_on_theta_learns_to_give_theta():
     """T6: theta_r := theta. rho on fresh pairs, against what a network that ignores theta would score."""
     rng = np.random.default_rng(0)
-    mu_D, mu_f, theta = embeddings(rng, 700), embeddings(rng, 700), rng.normal(size=(700, 4))
-    trained = fit_direct(mu_D[:600], mu_f[:600], theta[:600], theta[:600], epochs=200, lr=2e-3, held_out=0.05)
-    fresh = {"mu_D": mu_D[600:], "mu_f": mu_f[600:], "theta": theta[600:]}
-    rho = np.linalg.norm(trained.network.predict(**fresh) - theta[600:]) / np.linalg.norm(theta[600:])
-    assert rho <= 1e-2
-    shuffled = {**fresh, "theta": theta[600:][::-1]}
-    assert np.linalg.norm(trained.network.predict(**shuffled) - theta[600:]) > np.linalg.norm(theta[600:])
+    m, fresh = 1500, slice(1500, None)
+    mu_D, mu_f, theta = embeddings(rng, 1700, t=2), embeddings(rng, 1700, t=2), rng.normal(size=(1700, 3))
+    trained = fit_direct(mu_D[:m], mu_f[:m], theta[:m], theta[:m], epochs=100, lr=2e-3)
+    blocks = {"mu_D": mu_D[fresh], "mu_f": mu_f[fresh], "theta": theta[fresh]}
+    size = np.linalg.norm(theta[fresh])
+    assert np.linalg.norm(trained.network.predict(**blocks) - theta[fresh]) / size <= 1e-2
+    blocks["theta"] = theta[fresh][::-1]
+    assert np.linalg.norm(trained.network.predict(**blocks) - theta[fresh]) > size
 
 
 def test_training_repeats_exactly_and_touches_no_global_state():
@@ -64,9 +65,7 @@ def test_training_ends_at_the_best_held_out_epoch():
     assert losses[best] == min(losses) == trained.facts["heldout_loss"]
     assert trained.facts["epochs"] == best + 10 < 300
     assert trained.curves["train"][-1] < trained.curves["train"][1]
-    generator = torch.Generator().manual_seed(0)
-    assert trained.network.blocks == {"mu_D": 20, "mu_f": 20, "theta": 4}
-    assert generator.initial_seed() == 0
+    assert trained.facts["heldout_do_nothing"] > 0
 
 
 def test_weights_round_trip_and_inputs_are_checked():

@@ -178,7 +178,7 @@ def test_newton_move_is_a_dense_newton_step(seed, r, corrected, dtype):
     inverse = np.linalg.inv(oracle.system(curvature, n * lam))
     correction = rng.normal(size=(5, 5)) if corrected else np.zeros((0, 0))
     expected, after = oracle.newton_move(X[:r], y[:r], theta, anchor, curvature, correction, n, lam)
-    kept, work, out = inverse.copy(), np.empty((3, 5)), np.empty(5)
+    kept, before, work, out = inverse.copy(), curvature.copy(), np.empty((8, 5)), np.empty(5)
     residual = newton_move(X[:r], y[:r], theta, anchor, curvature, inverse, correction, n, lam, work, out)
     assert residual < 0.05
     # the error of three refinements is the residual's
@@ -186,6 +186,7 @@ def test_newton_move_is_a_dense_newton_step(seed, r, corrected, dtype):
     np.testing.assert_allclose(curvature, after, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(work[0], oracle.total(X[:r], y[:r], theta, lam), rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(inverse, kept)
+    np.testing.assert_array_equal(work[3:], before)
     if r == 0:
         np.testing.assert_array_equal(out, theta)
     inverse = np.linalg.inv(oracle.system(after, (n - r) * lam))

@@ -177,7 +177,8 @@ def test_bad_labels_are_one_sentence(match, labels, classes):
 @pytest.mark.parametrize(
     ("match", "X"),
     [
-        ("row 1 of X has a NaN", [[0.0, 1], [np.nan, 1]]), ("row 0 of X", [[np.inf, 1]]), ("shape", [1.0, 2]), ("shape", [[1.0, 2, 3]]),
+        ("row 1 of X has a NaN", [[0.0, 1], [np.nan, 1]]), ("row 0 of X", [[np.inf, 1]]), ("shape", [1.0, 2]),
+        ("shape", [[1.0, 2, 3]]),
         ("numbers", [["a", "b"]]), ("NaN", [[None, 1]]), ("numbers", [[1, 2], [3]]), ("numbers", [[1 + 2j, 0]]),
     ],
 )  # fmt: skip

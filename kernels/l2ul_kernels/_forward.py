@@ -18,12 +18,8 @@ from typing import Any
 import numpy as np
 
 from l2ul_kernels._jit import kernel
-from l2ul_kernels.rowcounts import BLOCK, FIELDS, count_classes
 
 HEADER = 16
-#: Up to this many rows their cells' weights are added one by one; beyond, cells are counted first
-#: (l2ul_fast.experiments.forward: 1 row 1.4 us, every further one as much; counting and adding all cells 6 us).
-FEW = 3
 CONTRACT = ("contract",)
 U = np.uint64
 
@@ -90,26 +86,22 @@ def _unpack_places(packed: Any, row: int, bits: int, t: int, psi: int, first: in
 def _cells_of(
     packed: Any, ids: Any, y: Any, bits: int, t: int, psi: int, n_classes: int, places: Any, values: Any
 ) -> int:
-    """Which rows of the first layer's weights a request adds (places), how many times each (values); returns how many.
+    """Which rows of the first layer's weights a request adds (places), each once (values); returns how many.
 
     A row of class c uses the weights from c * t * psi on; y (n,) is not read when n_classes is 1.
     """
     r = len(ids)
-    if r <= FEW:
-        for i in range(r):
-            first = np.int64(y[ids[i]]) * t * psi if n_classes > 1 else 0
-            _unpack_places(packed, ids[i], bits, t, psi, first, places, i * t)
-        for k in range(r * t):
-            values[k] = 1
-        return r * t
-    counts = np.zeros(n_classes * t * psi, np.int64)
-    words = np.empty((BLOCK + FIELDS, (packed.shape[1] + 7) // 8), np.uint64)
-    count_classes(packed, ids, 0, r, y, n_classes, bits, t, psi, words, counts)
-    return _filled_cells(counts, places, values)
+    for i in range(r):
+        first = np.int64(y[ids[i]]) * t * psi if n_classes > 1 else 0
+        _unpack_places(packed, ids[i], bits, t, psi, first, places, i * t)
+    for k in range(r * t):
+        values[k] = 1
+    return r * t
 
 
 @kernel()
 def _filled_cells(counts: Any, places: Any, values: Any) -> int:
+    """The same for counted rows: places of the cells that are not empty, how many rows each has."""
     m = 0
     for k in range(len(counts)):
         places[m] = k
@@ -135,52 +127,59 @@ def _finish(net: Any, hidden: Any, places: Any, values: Any, out: Any) -> None:
 
 
 @kernel(fastmath=CONTRACT)
-def direct_forward(packed: Any, ids: Any, bits: int, net: Any, out: Any) -> None:
-    """theta' (p,) of the direct head for the stored rows `ids` (r,) int64, r >= 1; net from DirectForward."""
-    t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
-    most = max(cells, FEW * t, h1) + 1
-    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
-    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+def _first_layer(net: Any, places: Any, values: Any, m: int, r: int, sums: Any) -> None:
+    """sums (h1, zeros) = base + the mean over r rows of their cells' weights."""
+    h1 = np.int64(net[2])
     add_rows(net, HEADER + h1, h1, places, values, m, sums)
-    each = np.float32(1) / np.float32(len(ids))
-    for j in range(U(h1)):
-        sums[j] = net[U(HEADER) + j] + each * sums[j]
-    _finish(net, sums, places, values, out)
-
-
-@kernel(fastmath=CONTRACT)
-def counts_forward(counts: Any, r: int, x: Any, net: Any, out: Any) -> None:
-    """The same from counts, 1-d int64 (C t psi), of r >= 1 rows, with dense inputs x (q,) float32 (empty: none)."""
-    h1, cells, q = np.int64(net[2]), np.int64(net[5]), np.int64(net[6])
-    most = max(cells, h1, q) + 1
-    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
-    add_rows(net, HEADER + h1, h1, places, values, _filled_cells(counts, places, values), sums)
     each = np.float32(1) / np.float32(r)
     for j in range(U(h1)):
         sums[j] = net[U(HEADER) + j] + each * sums[j]
-    for k in range(q):
-        places[k] = k
-    add_rows(net, HEADER + h1 * (1 + cells), h1, places, x, q, sums)
+
+
+@kernel(fastmath=CONTRACT)
+def direct_forward(packed: Any, ids: Any, bits: int, net: Any, out: Any) -> None:
+    """theta' (p,) of the direct head for a few stored rows `ids` (r,) int64, r >= 1."""
+    t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
+    most = max(len(ids) * t, h1)
+    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
+    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+    _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, out)
 
 
 @kernel(fastmath=CONTRACT)
 def correction_forward(packed: Any, ids: Any, y: Any, bits: int, z: Any, log_ratio: float, net: Any, out: Any) -> None:
-    """What the correction network adds to W z, (p,), for the stored rows ids (r,) with labels y (n,); z (p,)."""
+    """What the correction network adds to W z, (p,), for a few stored rows ids (r,) with labels y (n,); z (p,)."""
     t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
-    most = max(cells, FEW * t, h1, len(z) + 1) + 1
+    most: Any = max(len(ids) * t, h1, len(z) + 1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     m = _cells_of(packed, ids, y, bits, t, psi, cells // (t * psi), places, values)
-    add_rows(net, HEADER + h1, h1, places, values, m, sums)
-    each = np.float32(1) / np.float32(len(ids))
-    for j in range(U(h1)):
-        sums[j] = net[U(HEADER) + j] + each * sums[j]
-    for k in range(len(z)):
+    _first_layer(net, places, values, m, len(ids), sums)
+    _dense(net, z, log_ratio, places, values, sums)
+    _finish(net, sums, places, values, out)
+
+
+@kernel(fastmath=CONTRACT)
+def _dense(net: Any, z: Any, log_ratio: float, places: Any, values: Any, sums: Any) -> None:
+    """Add what z (p,) and log(r/n), kept within its range, contribute to the first layer."""
+    h1, cells, q = np.int64(net[2]), np.int64(net[5]), len(z)
+    for k in range(q):
         places[k] = k
         values[k] = z[k]
-    places[len(z)] = len(z)
-    values[len(z)] = min(max(np.float32(log_ratio), net[7]), net[8])
-    add_rows(net, HEADER + h1 * (1 + cells), h1, places, values, len(z) + 1, sums)
+    places[q] = q
+    values[q] = min(max(np.float32(log_ratio), net[7]), net[8])
+    add_rows(net, HEADER + h1 * (1 + cells), h1, places, values, q + 1, sums)
+
+
+@kernel(fastmath=CONTRACT)
+def counts_forward(counts: Any, r: int, z: Any, log_ratio: float, net: Any, out: Any) -> None:
+    """Either network from counts, 1-d int64 (C t psi), of r >= 1 rows; an empty z means the direct head."""
+    h1, cells = np.int64(net[2]), np.int64(net[5])
+    most: Any = max(cells, h1, len(z) + 1)
+    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
+    _first_layer(net, places, values, _filled_cells(counts, places, values), r, sums)
+    if len(z):
+        _dense(net, z, log_ratio, places, values, sums)
     _finish(net, sums, places, values, out)
 
 
@@ -205,12 +204,22 @@ def direct_base(memory: Any, total: Any, n: int, theta: Any, net: Any) -> None:
 
 @kernel(fastmath=CONTRACT)
 def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, theta: Any, net: Any) -> None:
-    """Take the rows `ids` out of mu_D (n_left rows stay), set the new theta: `total` and net's base follow."""
-    t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
-    most = max(cells, FEW * t) + 1
+    """Take a few rows `ids` out of mu_D (n_left rows stay), set the new theta: `total` and net's base follow."""
+    t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
+    most = len(ids) * t
     places, values, gone = np.empty(most, np.int64), np.empty(most, np.float64), np.zeros(h1, np.float64)
     m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
     add_rows(memory, 0, h1, places, values, m, gone)
     for j in range(h1):
         total[j] -= gone[j]
     direct_base(memory, total, n_left, theta, net)
+
+
+@kernel(fastmath=CONTRACT)
+def direct_total(counts: Any, sign: int, memory: Any, total: Any, net: Any) -> None:
+    """total += sign * W1 of mu_D times counts, 1-d int64 (t psi)."""
+    h1 = np.int64(net[2])
+    places, values, sums = np.empty(len(counts), np.int64), np.empty(len(counts), np.float64), np.zeros(h1, np.float64)
+    add_rows(memory, 0, h1, places, values, _filled_cells(counts, places, values), sums)
+    for j in range(h1):
+        total[j] += sign * sums[j]

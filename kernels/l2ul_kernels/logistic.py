@@ -139,8 +139,8 @@ def logistic_fit_pairs(
 
     X (n, d) float32 or float64, y (n,) of 0 and 1, ids (m, s), n_forget (m,) from 0 to s - 1. Returns theta (m, p),
     theta_r (m, p), gradient_norm (m, 2), steps (m, 2): largest entry of the mean gradient with penalty, and Newton
-    steps taken, of either fit. A norm above tol means not converged; it is infinite where only one class is left, because
-    the intercept then has no finite optimum. `progress(done, m)` is called from time to time.
+    steps taken, of either fit. A norm above tol means not converged; it is infinite where only one class is left: the
+    intercept then has no finite optimum. `progress(done, m)` is called from time to time.
     """
     X, y = check_xy(X, y)
     ids, n_forget = check_ids(ids, n_forget, len(X))

@@ -152,12 +152,15 @@ def mlp_train(
     epochs: int = 60,
     batch: int = 128,
     rate: float = 0.01,
+    tol: float | None = None,
+    max_steps: int = 500,
     seed: int = 0,
 ) -> NDArray[np.float64]:
     """Adam from start (m, p) on rows ids (m, s) of X (n, d), or all rows: m models (m, p) after `epochs` epochs.
 
     Minimises mean log-loss + lam / 2 |theta|^2; float32, learning rate `rate` falling to 0 as a cosine, the order of
-    batches drawn from `seed`. The same for any number of threads.
+    batches drawn from `seed`. With tol follows a polish by at most 2 max_steps of L-BFGS in float64, to a gradient norm
+    of tol. The same for any number of threads.
     """
     X, y = check_data(X, y, n_classes)
     lay = layout(X.shape[1], h, n_classes, activation, 4)
@@ -168,7 +171,13 @@ def mlp_train(
     if len(index) != len(start):
         raise ValueError(f"start has {len(start)} models but ids has {len(index)}")
     T = _adam_runs(X, y, index, none, start, lay, lam, (epochs,), (rate, rate), batch, seed)
-    return T[:, 0, lay.where].astype(np.float64)
+    theta = T[:, 0, lay.where].astype(np.float64)
+    if tol is None:
+        return theta
+    wide = layout(X.shape[1], h, n_classes, activation)
+    both = wide.pad(np.repeat(theta[:, None], 2, axis=1))
+    polish(X, y, index, none, both, wide, lam, tol, max_steps)
+    return both[:, 1, wide.where]
 
 
 def mlp_fit_pairs(

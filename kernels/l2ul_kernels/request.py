@@ -115,7 +115,7 @@ def forget_cells(packed, ids, y, bits, counts):  # type: ignore[no-untyped-def]
 def take_rows_out(X, y, theta, anchor, total, curvature):  # type: ignore[no-untyped-def]
     """Add the rows' gradient at theta to total (p,), subtract their Hessian at anchor from curvature (p, p).
 
-    Binary logistic regression; X (r, d), y (r,) 0/1. The curvature stays that of the remaining rows at `anchor`, exactly.
+    Binary logistic regression; X (r, d), y (r,) 0/1. The curvature stays exactly that of the remaining rows at `anchor`.
     """
     d = X.shape[1]
     for i in range(X.shape[0]):
@@ -176,11 +176,15 @@ def newton_move(X, y, theta, anchor, curvature, inverse, correction, n, lam, wor
     """out (p,) = theta after one Newton step that takes the rows X (r, d), y (r,) out of a model of n rows.
 
     curvature (p, p), the Hessian sum at `anchor` over all n rows, loses these rows; `inverse` is refined, not changed.
-    correction (p, p), or (0, 0) for none, is the learned part. work (3, p) is scratch; work[0] leaves with
-    r * (mean gradient of the rows + penalty gradient), of which z is the 1 / sqrt(r) fold. Returns the relative residual
-    of the linear system: not small when the curvature has changed too much for `inverse`.
+    correction (p, p), or (0, 0) for none, is the learned part. work (3 + p, p) is scratch; work[0] leaves with
+    r * (mean gradient of the rows + penalty gradient), of which z is the 1 / sqrt(r) fold, and work[3:] with the
+    curvature as it was. Returns the relative residual of the linear system: not small when the curvature has changed
+    too much for `inverse`.
     """
     p = theta.size
+    for j in range(p):
+        for k in range(p):
+            work[3 + j, k] = curvature[j, k]
     left = n - X.shape[0]
     total = work[0]
     for j in range(p):
@@ -203,7 +207,7 @@ def solve_move(theta, curvature, inverse, correction, left, lam, work, out):  # 
 
 @kernel(fastmath=FAST)
 def linear_move(W, total, theta, left, out):  # type: ignore[no-untyped-def]
-    """out (p,) = theta + W total / left, W (p, p) float32 or float64; total = r * (mean gradient + penalty gradient)."""
+    """out (p,) = theta + W total / left, W (p, p) float32 or float64; total = r * (mean + penalty gradient)."""
     for j in range(theta.size):
         move = 0.0
         for k in range(total.size):

@@ -116,7 +116,7 @@ def _count_twos(words: Any, rows: int, t: int, psi: int, counts: Any, at: int) -
         place = q % 4  # the four cells of a byte: sets a, b, a, b; the first two in low nibbles
         which = place % 2 * 2 + place // 2
         shift = U(8 * (q % 32 // 4))
-        zeros = rows
+        zeros: Any = rows
         for v in range(1, psi):
             k = np.int64((words[BLOCK + 4 * (v - 1) + which, q // 32] >> shift) & BYTE)
             counts[at + q * psi + v] += k

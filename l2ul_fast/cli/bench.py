@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -97,6 +97,43 @@ def stream(
     with progress_bar() as bar:
         experiment.run_all(run, rows, wanted, repeats, shower(bar))
     finish(run, as_json, report)
+
+
+@app.command()
+def unlearn(
+    profile: Annotated[Literal["quick", "full"], typer.Option(help="full is what the documentation quotes.")] = "quick",
+    only: Annotated[str | None, typer.Option(help="Parts, comma-separated: latency, pairs, fit, ...")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Datasets, comma-separated (default: all seven).")] = None,
+    raw_dir: Annotated[
+        Path | None, typer.Option(envvar="L2UL_RAW_DIR", help="Original files; without them stand-ins are used.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
+        "results/unlearn"
+    ),
+    fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
+) -> None:
+    """One request's latency, the cost of training pairs, and rho of every head beside doing nothing and Newton."""
+    from l2ul_fast.experiments import unlearn as experiment
+    from l2ul_fast.report import unlearn as report
+
+    parts = words(only, experiment.PARTS)
+    names = words(datasets, experiment.ALL)
+    run = start(out, fresh)
+    with progress_bar() as bar:
+        experiment.run_all(run, profile, raw_dir, parts, names, shower(bar))
+    finish(run, as_json, report)
+
+
+def words(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """A comma-separated option, each word one of `known`; all of them when it is not given."""
+    if text is None:
+        return known
+    found = tuple(word.strip() for word in text.split(","))
+    for word in found:
+        if word not in known:
+            raise UserError(f"{word!r} is not one of {', '.join(known)}")
+    return found
 
 
 def thread_list(text: str | None) -> list[int] | None:

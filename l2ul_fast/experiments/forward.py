@@ -34,7 +34,7 @@ CALLS = 200
 def _scripts(network: UnlearnNetwork, x: torch.Tensor) -> dict[str, Callable[[], object]]:
     """Torch's own ways to run this network, those that work here."""
     calls: dict[str, Callable[[], object]] = {EAGER: lambda: network(x)}
-    scripted: Any = torch.jit.freeze(torch.jit.trace(network.eval(), x))  # type: ignore[no-untyped-call]
+    scripted: Any = torch.jit.freeze(torch.jit.trace(network.eval(), x))
     calls[SCRIPT] = lambda: scripted(x)
     with contextlib.suppress(Exception):  # needs a C++ compiler, which few servers have; then it is left out
         compiled = torch.compile(network)

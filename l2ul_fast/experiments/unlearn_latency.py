@@ -1,7 +1,7 @@
 """How long one request takes: the compiled core and the whole call a user makes, beside the same network in torch.
 
-The model is fitted on HIGGS stand-in rows in memory. Torch gets its input ready-made; ours starts from row numbers. Every
-call of ours takes another row out for good, so that state updates are part of what is timed.
+The model is fitted on HIGGS stand-in rows in memory. Torch gets its input ready-made; ours starts from row numbers.
+Every call of unlearn takes another row out for good, so that state updates are part of what is timed.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def measure_mlp(
 ) -> Iterator[Record]:
     """The same for the anchored MLP: requests outside the anchor rows, then requests that hold some, reported apart.
 
-    The retrain is the stationary point reached from theta; `cold_draws` requests of each kind are also retrained from the
-    anchor, to see that both meet.
+    The retrain is the stationary point reached from theta; `cold_draws` requests of each kind are also retrained from
+    the anchor, to see that both meet.
     """
     fitted = {}
     for method in methods:

@@ -7,7 +7,7 @@ the data (the same point from any start nearby), see `fit_anchored`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -170,7 +170,7 @@ class MLPModel:
     ) -> Fit:
         """Minimise the objective over `rows` (see `blocks_of`) to a gradient norm of tol.
 
-        Newton starts from `start`, else from the anchor, else from Adam (60 epochs on at most ADAM_ROWS of the rows).
+        Newton starts from `start`, else from the anchor, else from Adam and L-BFGS on at most ADAM_ROWS rows.
         """
         if start is None:
             start = self.anchor if self.anchor is not None else self._adam(*_sample(rows), [seed])[0]
@@ -200,8 +200,9 @@ class MLPModel:
         return Minimum(theta, loss, norm, max_steps, norm <= tol)
 
     def _adam(self, X: NDArray[Any], y: NDArray[Any], seeds: list[int]) -> Vector:
+        """(len(seeds), p) from random starts: Adam, then L-BFGS, which spares Newton some 30 steps."""
         starts = np.stack([self.start(s) for s in seeds])
-        return mlp_train(X, y, starts, lam=self.lam, seed=seeds[0], **self._kind)
+        return mlp_train(X, y, starts, lam=self.lam, seed=seeds[0], tol=1e-6, max_steps=1000, **self._kind)
 
     def fit_pairs(
         self, X: ArrayLike, y: ArrayLike, ids: ArrayLike, n_forget: ArrayLike, seed: int = 0, **options: Any
@@ -215,26 +216,30 @@ class MLPModel:
     # ---------------------------------------------------------------------------------------------- anchored protocol
 
     def train_anchor(self, X: ArrayLike, y: ArrayLike, seed: int = 0, seeds: int = 5, tol: float = 1e-8) -> Vector:
-        """Anchor a (p,): the best of `seeds` Adam runs on these rows with L2 lam, each polished by Newton to tol."""
+        """Anchor a (p,): the best of `seeds` Adam runs on these rows with L2 lam, each polished to tol."""
         plain = self.with_anchor(None, None)
         data = (np.asarray(X), np.asarray(y))
         starts = plain._adam(*data, [seed * seeds + i for i in range(seeds)])
         fits = [plain._minimise(data, start, tol, 200, None) for start in starts]
         return min(fits, key=lambda fit: (not fit.converged, fit.loss)).theta
 
-    def choose_mu(self, rows: Any, anchor: ArrayLike, tol: float = 1e-10) -> tuple[float, Fit]:
-        """(mu, fit with it): the first of STRENGTHS whose Hessian at the solution has no eigenvalue below .7 mu."""
-        for mu in STRENGTHS:
+    def choose_mu(
+        self, rows: Any, anchor: ArrayLike, tol: float = 1e-10, strengths: Sequence[float] = STRENGTHS
+    ) -> tuple[float, Fit]:
+        """(mu, fit with it): the first of `strengths` whose Hessian at the solution has no eigenvalue below .7 mu."""
+        for mu in strengths:
             fit = self.with_anchor(anchor, mu).fit(rows, tol=tol)
             if fit.hessian is not None and np.linalg.eigvalsh(fit.hessian)[0] >= 0.7 * mu:
                 return mu, fit
         return mu, replace(fit, converged=False)  # not a well-defined retraining target: say so
 
-    def fit_anchored(self, rows: Any, anchor: ArrayLike, tol: float = 1e-10) -> tuple[MLPModel, Fit]:
+    def fit_anchored(
+        self, rows: Any, anchor: ArrayLike, tol: float = 1e-10, strengths: Sequence[float] = STRENGTHS
+    ) -> tuple[MLPModel, Fit]:
         """(model anchored at `anchor` with a suitable mu, its fit on `rows`); not converged if no mu will do."""
         if self.n_classes != 2:
             raise UserError("the anchored protocol needs the exact Hessian, which exists for two classes only")
-        mu, fit = self.choose_mu(rows, anchor, tol)
+        mu, fit = self.choose_mu(rows, anchor, tol, strengths)
         return self.with_anchor(anchor, mu), fit
 
     def retrain(self, rows: Any, theta: ArrayLike | None = None, tol: float = 1e-10) -> Fit:
@@ -242,14 +247,35 @@ class MLPModel:
         return self.fit(rows, start=theta, tol=tol)
 
     def anchored_pairs(
-        self, X: ArrayLike, y: ArrayLike, forget_ids: ArrayLike, forget_starts: ArrayLike, fit: Fit, **options: Any
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        forget_ids: ArrayLike,
+        forget_starts: ArrayLike,
+        fit: Fit,
+        tol: float = 1e-8,
+        fallback: bool = True,
+        **options: Any,
     ) -> AnchoredPairs:
-        """Retrained parameters of many requests on the full data (see l2ul_kernels.mlp_anchored)."""
+        """Retrained parameters of many requests on the full data (see l2ul_kernels.mlp_anchored).
+
+        Pairs that do not get there by steps with the fixed Hessian are, with `fallback`, retrained by Newton from theta.
+        """
         if self.anchor is None or self.mu is None or fit.hessian is None:
             raise UserError("anchored pairs need an anchored model and a fit with its Hessian")
         inverse = np.linalg.inv(fit.hessian)
-        options = {**self._kind, **options, "inverse_hessian": 0.5 * (inverse + inverse.T)}
-        return mlp_anchored_pairs(X, y, forget_ids, forget_starts, fit.theta, anchor=self.anchor, mu=self.mu, **options)
+        inverse = 0.5 * (inverse + inverse.T)
+        options = {**self._kind, **options, "tol": tol}
+        pairs = mlp_anchored_pairs(
+            X, y, forget_ids, forget_starts, fit.theta, self.anchor, self.mu, inverse_hessian=inverse, **options
+        )
+        X, y, ids, starts = np.asarray(X), np.asarray(y), np.asarray(forget_ids), np.asarray(forget_starts)
+        for i in np.flatnonzero(~(pairs.gradient_norm <= tol)) if fallback else []:
+            rest = np.delete(np.arange(len(X)), ids[starts[i] : starts[i + 1]])
+            again = self.retrain((X[rest], y[rest]), fit.theta, tol)
+            pairs.theta_r[i], pairs.gradient_norm[i] = again.theta, again.gradient_norm
+            pairs.steps[i] += again.steps
+        return pairs
 
 
 def _sample(rows: Any, limit: int = ADAM_ROWS) -> tuple[NDArray[Any], NDArray[Any]]:

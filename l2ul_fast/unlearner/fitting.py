@@ -1,4 +1,4 @@
-"""Everything `L2UL.fit` and `refresh` do: train A, embed D, make pairs, learn the head, keep what held-out pairs favour."""
+"""What `L2UL.fit` and `refresh` do: train A, embed D, make pairs, learn the head, keep what held-out pairs favour."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from l2ul_fast.unlearner.learned import Learned
 from l2ul_fast.unlearner.pairs import Pairs, joined, subset_pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
 from l2ul_fast.unlearner.steps import DirectStep, LinearStep, NewtonStep, Step
+from l2ul_fast.unlearner.store import NoStore
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -58,6 +59,15 @@ def subset_size(params: dict[str, Any], n: int) -> int:
     return int(s)
 
 
+def inverse_of(model: Any, hessian: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inverse of a Hessian. One number added to all intercepts of a multinomial model changes nothing, so there the
+    Hessian is zero; no gradient has a part in that direction, and any curvature may stand for it."""
+    if model.name == "lr" and model.n_classes > 2:
+        intercepts = np.arange(model.size) >= model.n_classes * model.d
+        hessian = hessian + np.outer(intercepts, intercepts)
+    return np.asarray(np.linalg.inv(hessian), np.float64)
+
+
 def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitted:
     """Train the model and its unlearner; `size` is the largest row number + 1."""
     if params["model"] == "mlp":
@@ -87,7 +97,7 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitt
     )  # fmt: skip
     lap("pairs")
     newton = params["head"] == "influence" and params["prior"] == "newton"
-    learned = Learned.of(pairs, np.linalg.inv(found.hessian) if newton else None)
+    learned = Learned.of(pairs, inverse_of(model, found.hessian) if newton else None)  # type: ignore[arg-type]
     facts: dict[str, Any] = {"m": len(pairs), "rejected": pairs.rejected, "s": s, "seconds": times}
     facts["gradient_norm"], facts["steps"] = found.gradient_norm, found.steps
     if params["head"] == "direct":
@@ -100,8 +110,8 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitt
 
 
 def direct_step(
-    params: dict[str, Any], model: Any, pairs: Pairs, cells: CellState, theta: NDArray[np.float64], n: int, learned: Learned,
-    facts: dict[str, Any], report: Report,
+    params: dict[str, Any], model: Any, pairs: Pairs, cells: CellState, theta: NDArray[np.float64], n: int,
+    learned: Learned, facts: dict[str, Any], report: Report,
 ) -> DirectStep:  # fmt: skip
     """The paper's network, trained on the pairs' embeddings."""
     from l2ul_fast.unlearner.network import train_direct  # torch is imported only when a network is trained
@@ -120,11 +130,12 @@ def influence_step(
     facts: dict[str, Any], seed: Any,
 ) -> Step:  # fmt: skip
     """The linear head: prior plus correction, or purely learned."""
-    inverse = np.linalg.inv(found.hessian)
+    inverse = inverse_of(model, found.hessian)
     prior = inverse if params["prior"] == "newton" else None
     head = RidgeHead.fit(pairs.Z, pairs.T, prior)
     facts["head"] = dict(head.loo)
     if prior is None:
+        refuse_nothing(head)
         learned.pairs, learned.head = pairs, head
         return LinearStep(model, np.ascontiguousarray(head.W))
     correction = None
@@ -138,6 +149,12 @@ def influence_step(
     return newton_step(model, found.theta, found.hessian, table.n, correction)
 
 
+def refuse_nothing(head: RidgeHead) -> None:
+    """Without a prior a head that learned nothing would leave theta as it is at every request."""
+    if np.isinf(head.strength):
+        raise UserError('the training pairs taught nothing: raise m or s, or use prior="newton"')
+
+
 def newton_step(
     model: Any, theta: NDArray[np.float64], hessian: NDArray[np.float64], n: int,
     correction: NDArray[np.float64] | None,
@@ -148,7 +165,7 @@ def newton_step(
         inner = np.arange(theta.size - 1)
         curvature[inner, inner] -= n * model.lam
         return NewtonStep(model, theta.copy(), np.ascontiguousarray(curvature), n, correction)
-    W = np.linalg.inv(hessian)
+    W = inverse_of(model, hessian)
     return LinearStep(model, np.ascontiguousarray(W if correction is None else W + correction))
 
 
@@ -169,7 +186,7 @@ def transfer(
         theta = fresh.theta[i]
         retained = model.hessian(theta, X[r:], y[r:])
         target, z = fresh.T[i], fresh.Z[i]
-        plain = np.linalg.solve(retained, z)
+        plain = inverse_of(model, retained) @ z
         for name, move in (("prior_alone", plain), ("with_correction", plain + correction @ z)):
             errors[name].append(float(np.linalg.norm(move - target) / np.linalg.norm(target)))
     return {name: float(np.median(values)) for name, values in errors.items()}
@@ -185,14 +202,16 @@ def refresh(unlearner: L2UL, reanchor: bool, report: Report) -> dict[str, Any]:
         report("replace seeds", 0, 1)
         rng = np.random.default_rng([unlearner.params["random_state"], forgotten.size])
         done["partitions"] = unlearner.cells.replace_seeds(forgotten, unlearner.retained(), rng)
-    if unlearner.params["model"] == "mlp":
+    if unlearner.params["model"] == "mlp" and not isinstance(unlearner.step, DirectStep):
         from l2ul_fast.unlearner import fitting_mlp
 
         fitting_mlp.refresh(unlearner, done, reanchor, report)
     else:
-        _refresh_head(unlearner, forgotten, done, report)
         if reanchor:
-            _reanchor(unlearner, done, report)
+            report("train on the rows that stay", 0, 1)
+            unlearner.theta = unlearner.model.fit(unlearner.retained(), start=unlearner.theta).theta
+            done["reanchored"] = True
+        _refresh_head(unlearner, forgotten, done, report)
     if isinstance(unlearner.step, DirectStep):
         unlearner.step = DirectStep(
             unlearner.model, learned.weights or {}, unlearner.cells, unlearner.theta, unlearner.n
@@ -201,49 +220,61 @@ def refresh(unlearner: L2UL, reanchor: bool, report: Report) -> dict[str, Any]:
 
 
 def _refresh_head(u: L2UL, forgotten: NDArray[np.int64], done: dict[str, Any], report: Report) -> None:
-    learned, step = u.learned, u.step
+    learned, direct = u.learned, isinstance(u.step, DirectStep)
+    prior = _refresh_curvature(u, done, report) if forgotten.size else None
     if learned.pairs is None:
         return
     gone = learned.pairs.holding(forgotten)
-    if not gone.size:
+    if not gone.size and prior is None and not (direct and done["partitions"]):
         return
     done["pairs"] = int(gone.size)
-    prior = step.inverse_hessian(u.n) if isinstance(step, NewtonStep) else None
-    head = None
-    if gone.size <= FEW * len(learned.pairs):
-        learned.pairs = learned.pairs.without(gone)
-        if learned.head is not None:
-            head, done["head"] = learned.head.without(gone, prior), "exact downdate"
+    head, left = learned.head, learned.pairs.without(gone)
+    lacking = u.report_["m"] - len(left)
+    if lacking <= FEW * u.report_["m"]:
+        pairs = left
+        if head is not None:
+            head, done["head"] = head.without(gone, prior), "exact downdate"
     else:  # too few would be left: draw others from the rows that stay
-        left = learned.pairs.without(gone)
         rng = np.random.default_rng([u.params["random_state"], 1, forgotten.size])
         table, s = u.retained(), int(learned.pairs.n[0])
         fresh = subset_pairs(
-            u.model, table, labels_of(table), int(gone.size), min(s, table.n // 2), rng, robust=u.params["robust"],
+            u.model, table, labels_of(table), lacking, min(s, table.n // 2), rng, robust=u.params["robust"],
             progress=lambda done, total: report("train pairs", done, total),
         )  # fmt: skip
-        learned.pairs = joined([left, fresh])
-        if learned.head is not None:
-            head, done["head"] = RidgeHead.fit(learned.pairs.Z, learned.pairs.T, prior), "new pairs"
-    judged = Learned.of(learned.pairs, prior)
-    learned.largest, learned.metric, learned.reach = judged.largest, judged.metric, judged.reach
+        pairs = joined([left, fresh])
+        if head is not None:
+            head, done["head"] = RidgeHead.fit(pairs.Z, pairs.T, prior), "new pairs"
+            if head.prior is None:
+                refuse_nothing(head)
+    judged = Learned.of(pairs, prior)
+    learned.pairs, learned.largest, learned.metric, learned.reach = pairs, judged.largest, judged.metric, judged.reach
     if head is not None:
         learned.head = head
-        if isinstance(step, LinearStep):
-            step.W = np.ascontiguousarray(head.W)
-        elif isinstance(step, NewtonStep) and head.prior is not None:
-            step.correction = np.ascontiguousarray(head.W - head.prior)
-    if isinstance(step, DirectStep):
+        if isinstance(u.step, LinearStep):
+            u.step.W = np.ascontiguousarray(head.W)
+        elif isinstance(u.step, NewtonStep) and head.prior is not None:
+            u.step.correction = np.ascontiguousarray(head.W - head.prior)
+    if direct:
         direct_step(u.params, u.model, learned.pairs, u.cells, u.theta, u.n, learned, {}, report)
         done["head"] = "network refitted"
 
 
-def _reanchor(unlearner: L2UL, done: dict[str, Any], report: Report) -> None:
-    """Train theta to the optimum of the rows that stay, from where it is, and take the curvature there."""
-    report("train on the rows that stay", 0, 1)
-    found = unlearner.model.fit(unlearner.retained(), start=unlearner.theta)
-    unlearner.theta = found.theta
-    if isinstance(unlearner.step, NewtonStep):
-        correction = unlearner.step.correction if unlearner.step.correction.size else None
-        unlearner.step = newton_step(unlearner.model, found.theta, found.hessian, unlearner.n, correction)
-    done["reanchored"] = True
+def _refresh_curvature(u: L2UL, done: dict[str, Any], report: Report) -> NDArray[np.float64] | None:
+    """Take the Hessian of a Newton prior at today's theta, from the rows that stay; the inverse, or None if unchanged.
+
+    What is replaced knows the theta from before the requests: its distance to today's would give the rows away.
+    """
+    if u.params["head"] != "influence" or u.params["prior"] != "newton":
+        return None
+    if isinstance(u.step, NewtonStep) and np.array_equal(u.step.anchor, u.theta):
+        return None
+    if isinstance(u.store, NoStore):
+        done["head"] = "curvature kept: no rows are stored"
+        return None
+    report("curvature of the rows that stay", 0, 1)
+    done["head"] = "curvature of the rows that stay"
+    hessian = np.zeros((u.theta.size, u.theta.size))
+    for X, y in u.retained().blocks():
+        hessian += len(X) / u.n * u.model.hessian(u.theta, X, y)
+    u.step = newton_step(u.model, u.theta, hessian, u.n, None)
+    return u.step.inverse_hessian(u.n)

@@ -1,4 +1,4 @@
-"""`fit` and `refresh` of the MLP: the anchored protocol (retraining is then a function of the data), or plain training."""
+"""`fit` and `refresh` of the MLP: anchored (retraining is then a function of the data), or plain training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import MLPModel
 from l2ul_fast.tables import Table, in_memory
 from l2ul_fast.unlearner.cellstate import CellState
-from l2ul_fast.unlearner.fitting import Fitted, Report, direct_step, labels_of, subset_size
+from l2ul_fast.unlearner.fitting import Fitted, Report, direct_step, labels_of, refuse_nothing, subset_size
 from l2ul_fast.unlearner.learned import Learned
 from l2ul_fast.unlearner.pairs import Pairs, full_pairs, subset_pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
@@ -62,12 +62,12 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitt
     cells = CellState.build(table, size, params["t"], params["psi"], params["random_state"])
     lap("embed")
     if anchored:
-        pairs, head_model, base = anchored_pairs(params, model, table, found, seeds[1], report)
+        pairs, base = anchored_pairs(params, model, table, found, seeds[1], report)
     else:
         s = params["s"] if params["s"] is not None else min(SUBSET_MLP, table.n // 2)
         s = subset_size({**params, "s": s}, table.n)
         pairs = subset_pairs(model, table, labels_of(table), params["m"], s, np.random.default_rng(seeds[1]))
-        head_model, base = model, found
+        base = found
     lap("pairs")
     facts |= {"m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
     newton = params["head"] == "influence" and params["prior"] == "newton" and found.hessian is not None
@@ -99,7 +99,7 @@ def _inverse(hessian: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def anchored_pairs(
     params: dict[str, Any], model: Any, table: Table, found: Any, seed: Any, report: Report
-) -> tuple[Pairs, Any, Any]:
+) -> tuple[Pairs, Any]:
     """Full pairs on D, or on a fixed sample of it with its own optimum when D is large; also that optimum's fit."""
     ids = table.ids()
     rng = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def anchored_pairs(
         X, y = rows.X, rows.y
     m = params["m"] if params["prior"] == "newton" else max(params["m"], int(2.5 * model.size) + 1)
     pairs = full_pairs(model, X, y, ids, base, m, rng, lambda done, total: report("train pairs", done, total))
-    return pairs, model, base
+    return pairs, base
 
 
 def influence_matrix(
@@ -124,6 +124,7 @@ def influence_matrix(
     head = RidgeHead.fit(pairs.Z, pairs.T, prior)
     facts["head"] = dict(head.loo)
     if prior is None:
+        refuse_nothing(head)
         learned.pairs, learned.head = pairs, head
         return head.W
     inverse = _inverse(found.hessian)
@@ -164,7 +165,7 @@ def refresh(u: L2UL, done: dict[str, Any], reanchor: bool, report: Report) -> No
         facts: dict[str, Any] = {}
         newton = u.params["prior"] == "newton"
         if isinstance(step, AnchoredStep):
-            pairs, _, base = anchored_pairs(u.params, model, table, found, seed, report)
+            pairs, base = anchored_pairs(u.params, model, table, found, seed, report)
         else:
             s = int(u.learned.pairs.n[0])
             rng = np.random.default_rng(seed)
@@ -182,5 +183,3 @@ class _At:
 
     def __init__(self, theta: NDArray[np.float64], hessian: NDArray[np.float64]) -> None:
         self.theta, self.hessian = theta, hessian
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
 from l2ul_fast.unlearner import fitting, saving
 from l2ul_fast.unlearner.ledger import entry
-from l2ul_fast.unlearner.requests import checked_ids, refuse, rows_like
-from l2ul_fast.unlearner.result import RetrainInstead, Unlearned
+from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
+from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
+from l2ul_fast.unlearner.steps import AnchoredStep
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 from l2ul_kernels.request import FOREIGN, PRESENT, claim, release
 
@@ -24,6 +26,17 @@ Progress = Callable[[str, int, int], None]
 
 HEADS = ("influence", "direct")
 PRIORS = ("newton", "none")
+
+
+def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """`value` as an int from low to high; UserError otherwise."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} must be a whole number, got {value!r}") from None
+    if found < low or (high is not None and found > high):
+        raise UserError(f"{name} must be at least {low}{'' if high is None else f' and at most {high}'}, got {found}")
+    return found
 
 
 class L2UL:
@@ -41,7 +54,7 @@ class L2UL:
     robust : train on large and structured forget sets too (for contaminated data).
     hidden, activation, anchor_rows : of the MLP; anchor_rows=0 trains without an anchor.
     store_rows : keep a private copy of the rows when fitted from arrays; else each request brings its rows.
-    random_state : an int; equal seeds give equal results for every number of threads.
+    random_state : an int: equal seeds give equal results for every number of threads; None draws a seed.
 
     Attributes after fit: theta (p,), n (rows the model stands for), classes_, forget_log, report_ (what fit found out).
     """
@@ -63,16 +76,22 @@ class L2UL:
         activation: str = "tanh",
         anchor_rows: int | None = None,
         store_rows: bool = True,
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
         if model not in ("lr", "mlp"):
             raise UserError(f'model must be "lr" or "mlp", got {model!r}')
         if head not in HEADS or prior not in PRIORS:
             raise UserError(f"head must be one of {HEADS} and prior one of {PRIORS}, got {head!r} and {prior!r}")
-        if not lam > 0:
+        if not 0 < lam < np.inf:
             raise UserError(f"lam must be positive, got {lam}")
-        if m < 1 or (s is not None and s < 20):
-            raise UserError(f"m must be at least 1 and s at least 20, got m={m}, s={s}")
+        if activation not in ("tanh", "relu"):
+            raise UserError(f'activation must be "tanh" or "relu", got {activation!r}')
+        if random_state is None:  # a fresh seed, kept: all later draws follow from it
+            random_state = int(np.random.SeedSequence().generate_state(1)[0])
+        psi, t, m = whole("psi", psi, 2, 4096), whole("t", t, 1), whole("m", m, 1)
+        hidden, random_state = whole("hidden", hidden, 1), whole("random_state", random_state, 0)
+        s = None if s is None else whole("s", s, 20)
+        anchor_rows = None if anchor_rows is None else whole("anchor_rows", anchor_rows, 0)
         self.params: dict[str, Any] = {
             "model": model, "head": head, "prior": prior, "lam": lam, "psi": psi, "t": t, "m": m, "s": s,
             "network": network, "robust": robust, "hidden": hidden, "activation": activation,
@@ -90,9 +109,10 @@ class L2UL:
         """Train on rows X (n, d) with labels y (n,), or on the `part` ("train", "test", "all") of a dataset file X."""
         report = progress or (lambda what, done, total: None)
         if y is None:
-            table: Table = FileTable(X, part)
-            self.store: ArrayStore | FileStore | NoStore = FileStore(table)  # type: ignore[arg-type]
-            size = table.shards.n  # type: ignore[attr-defined]
+            file = FileTable(X, part)
+            table: ArrayTable | FileTable = file
+            store: ArrayStore | FileStore | NoStore = FileStore(file)
+            size = file.shards.n
         else:
             rows = check_rows(X)
             classes, labels = class_indices(y)
@@ -100,17 +120,25 @@ class L2UL:
                 raise UserError(f"X has {len(rows)} rows but y has {len(labels)} labels")
             rows, labels = rows.copy(), labels.copy()  # ours: forgetting overwrites them
             table = ArrayTable(rows, labels, classes)
-            self.store = ArrayStore(rows, labels) if self.params["store_rows"] else NoStore()
+            keep = self.params["store_rows"]
+            store = ArrayStore(rows, labels) if keep else NoStore.of(rows, labels, self.params["random_state"])
             size = len(rows)
         if len(table.classes) < 2:
             raise UserError(f"the labels have only one class ({table.classes}): nothing can be learned")
+        held = np.bincount(table.y[table.ids()], minlength=len(table.classes))
+        if not held.all():
+            raise UserError(f"there is no row of class {table.classes[int(held.argmin())]} to train on")
+        start = time.perf_counter()
+        fitted = fitting.fit(self.params, table, size, report)
+        # only now: a fit that fails leaves the object as it was
+        self.store: ArrayStore | FileStore | NoStore = store
+        if isinstance(fitted.step, AnchoredStep):
+            fitted.step.fetch = store.fetch
         self.gone = np.full(size, FOREIGN, np.uint8)
         self.gone[table.ids()] = PRESENT
         self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
-        start = time.perf_counter()
-        fitted = fitting.fit(self.params, table, size, report)
         self.theta, self.model, self.cells, self.step = fitted.theta, fitted.model, fitted.cells, fitted.step
-        self.learned, self.report_ = fitted.learned, fitted.report
+        self.learned, self.report_ = fitted.learned, finite(fitted.report)
         self.class_counts = self.cells.counts[:, 0].sum(axis=1)
         self.report_["fit_seconds"] = time.perf_counter() - start
         self.forget_log = []
@@ -127,7 +155,7 @@ class L2UL:
         theta, n, counts and all that depends on them change here and now; `save` makes it durable.
         """
         if rows is None:
-            rows = rows_like(self, X, y)
+            rows, X = rows_like(self, X, y), None if isinstance(self.store, ArrayStore | FileStore) else X
         ids = checked_ids(rows)
         if not ids.size:
             return Unlearned(self, self.theta, ids, None)
@@ -136,10 +164,10 @@ class L2UL:
         if refusal >= 0:
             refuse(refusal, ids)
         try:
-            if X is None or not isinstance(self.store, NoStore):
+            if X is None:
                 forgotten, labels = self.store.fetch(ids)
             else:
-                forgotten, labels = self._brought(ids, X, y)
+                forgotten, labels = brought(self, rows, ids, X, y)
             leaving = np.bincount(labels, minlength=len(self.classes_)) if r > 1 else None
             self._refuse_emptying(labels, leaving)
             theta = self.step.move(forgotten, labels, ids, before, n)
@@ -171,32 +199,16 @@ class L2UL:
         if self.n == len(labels):
             raise UserError("the request takes out all rows: delete the model instead")
         c = labels[0] if left is None else int((left == 0).argmax())
-        raise UserError(f"the request takes out all rows of class {self.classes_[c]}: retrain without that class instead")
+        raise UserError(f"the request takes out all rows of class {self.classes_[c]}: retrain without that class")
 
-    def _brought(self, ids: NDArray[np.int64], X: Any, y: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """Rows that the caller brings (store_rows=False), checked against their stored cells."""
-        from l2ul_kernels import assign_cells, pack_cells
-
-        if y is None:
-            raise UserError("give y with X")
-        forgotten = check_rows(X, self.d)
-        _, labels = class_indices(y, self.classes_)
-        if len(forgotten) != ids.size or labels.size != ids.size:
-            raise UserError(f"{ids.size} rows are named, but X has {len(forgotten)} and y {labels.size}")
-        packed = pack_cells(assign_cells(forgotten, self.cells.partitions), self.cells.psi)
-        other = np.flatnonzero((packed != self.cells.packed[ids]).any(axis=1))
-        if other.size:
-            raise UserError(f"the X given for row {ids[other[0]]} is not that row of the training data")
-        return forgotten, labels
-
-    # Look at the rows that stay ----------------------------------------------------------------------------------------
+    # Look at the rows that stay --------------------------------------------------------------------------------------
 
     def retained(self) -> Table:
         """The rows the model stands for now."""
         return self.store.table(self.classes_, self.gone != PRESENT)
 
     def residual(self) -> float:
-        """Largest entry of the retained objective's gradient at theta: one pass over the data. 0 for a retrained model."""
+        """Largest entry of the retained objective's gradient at theta (one pass over the data); 0 if retrained."""
         table = self.retained()
         total = np.zeros(self.theta.size)
         for X, y in table.blocks():
@@ -204,7 +216,7 @@ class L2UL:
         return float(np.abs(total / table.n + self.model.penalty_gradient(self.theta)).max())
 
     def refresh(self, reanchor: bool = False, progress: Progress | None = None) -> dict[str, Any]:
-        """Remove what U itself still knows of forgotten rows: training pairs, partition seeds, the head learned from them.
+        """Remove what U still knows of forgotten rows: training pairs, partition seeds, the head made from them.
 
         reanchor: also train theta to the optimum of the rows that stay (a warm retrain). Returns what was done.
         """
@@ -246,4 +258,7 @@ class L2UL:
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "theta")
 
-
+    def __getattr__(self, name: str) -> Any:  # asked only for what is not there
+        if name in ("theta", "model", "store", "learned", "gone", "n", "classes_", "cells", "step", "d"):
+            raise NotFitted("this unlearner is not fitted yet: call fit, or load a saved one")
+        raise AttributeError(f"L2UL has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,18 +34,19 @@ class Learned:
     @classmethod
     def of(cls, pairs: Pairs, inverse: Matrix | None = None) -> Learned:
         """Judge by `inverse`, the model's inverse Hessian (near the inverse covariance of z), or else by the pairs."""
-        metric = inverse
-        if metric is None:
+        if inverse is not None:
+            metric = inverse
+        else:
             covariance = pairs.Z.T @ pairs.Z / len(pairs.Z)
             # rare features may not appear in any pair: a floor keeps their distance finite
             covariance[np.diag_indices(len(covariance))] += 1e-6 * np.trace(covariance) / len(covariance)
-            metric = np.linalg.inv(covariance)
-        lengths = np.sqrt(np.einsum("ij,jk,ik->i", pairs.Z, metric, pairs.Z, optimize=True))
+            metric = np.asarray(np.linalg.inv(covariance), np.float64)
+        lengths = np.sqrt(np.maximum(0.0, np.sum((pairs.Z @ metric) * pairs.Z, axis=1)))
         largest, reach = float((pairs.n_forget / pairs.n).max()), float(np.quantile(lengths, 0.99))
         return cls(largest, reach, metric if inverse is None else None)
 
     def distance(self, z: NDArray[np.float64], inverse: Matrix | None) -> float:
-        """1 at the edge of what 99 % of the training pairs looked like; `inverse` is the model's inverse Hessian now."""
+        """1 at the edge of what 99 % of the training pairs looked like; `inverse`: of the model's Hessian now."""
         metric = self.metric if self.metric is not None else inverse
         assert metric is not None
-        return float(np.sqrt(max(0.0, z @ metric @ z)) / self.reach)
+        return math.sqrt(max(0.0, float(z @ metric @ z))) / self.reach

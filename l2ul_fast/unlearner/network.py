@@ -146,7 +146,7 @@ def _train(
         for part in torch.split(order, batch):
             optimizer.zero_grad()
             loss = loss_of(network(x[part]), target[part])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             total += float(loss.detach()) * len(part)
         schedule.step()

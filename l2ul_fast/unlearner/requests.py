@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import check_rows, class_indices
+from l2ul_fast.unlearner.store import NoStore
+from l2ul_kernels import assign_cells, pack_cells
 from l2ul_kernels.request import GONE, NOT_TRAINED, OUTSIDE, PRESENT, TWICE
 
 if TYPE_CHECKING:
@@ -24,12 +26,17 @@ _REASONS = {
 
 def checked_ids(rows: ArrayLike) -> NDArray[np.int64]:
     """Row numbers (r,) int64, ascending: the order of a request does not matter, bit for bit."""
-    ids = np.asarray(rows)
+    try:
+        ids = np.asarray(rows)
+    except ValueError:
+        raise UserError("row numbers must be a list of whole numbers") from None
     if ids.dtype != np.int64:
         if ids.size == 0 and ids.ndim <= 1:
             return np.zeros(0, np.int64)
         if ids.dtype.kind not in "iu":
             raise UserError(f"row numbers must be whole numbers, got {ids.dtype}")
+        if ids.dtype == np.uint64 and ids.max() > np.iinfo(np.int64).max:
+            raise UserError(f"row {ids.max()} does not exist: nothing was forgotten")
         ids = ids.astype(np.int64)
     if ids.ndim != 1:
         raise UserError(f"row numbers must be a list, got {ids.ndim} dimensions")
@@ -49,8 +56,10 @@ def rows_like(unlearner: L2UL, X: Any, y: ArrayLike | None) -> NDArray[np.int64]
     _, labels = class_indices(y, unlearner.classes_)
     if len(wanted) != len(labels):
         raise UserError(f"X has {len(wanted)} rows but y has {len(labels)} labels")
-    table = unlearner.retained()
     visible = np.flatnonzero(unlearner.gone == PRESENT)
+    if isinstance(unlearner.store, NoStore):
+        return _by_digest(unlearner.store, visible, wanted, labels)
+    table = unlearner.retained()
     places: dict[bytes, list[int]] = {}
     dtype: Any = None
     keys: set[bytes] = set()
@@ -58,18 +67,59 @@ def rows_like(unlearner: L2UL, X: Any, y: ArrayLike | None) -> NDArray[np.int64]
     for rows, marks in table.blocks():
         if dtype is None:
             dtype = rows.dtype
-            wanted = np.ascontiguousarray(wanted, dtype)
+            wanted = np.ascontiguousarray(wanted, dtype) + dtype.type(0)  # -0.0 is 0.0
             keys = {row.tobytes() + bytes([c]) for row, c in zip(wanted, labels, strict=True)}
         near = np.isin(rows[:, 0], wanted[:, 0])
         for i in np.flatnonzero(near):
-            key = rows[i].tobytes() + bytes([marks[i]])
+            key = (rows[i] + dtype.type(0)).tobytes() + bytes([marks[i]])
             if key in keys:
                 places.setdefault(key, []).append(int(visible[done + i]))
         done += len(rows)
     found = []
     for k, (row, c) in enumerate(zip(wanted, labels, strict=True)):
-        left = places.get(row.tobytes() + bytes([c]))
-        if not left:
-            raise UserError(f"row {k} of the request is not among the rows of the model: nothing was forgotten")
-        found.append(left.pop(0))
+        found.append(_next(places.get(row.tobytes() + bytes([c])), k))
     return np.array(found, np.int64)
+
+
+def _next(left: list[int] | None, k: int) -> int:
+    if not left:
+        raise UserError(f"row {k} of the request is not among the rows of the model: nothing was forgotten")
+    return left.pop(0)
+
+
+def _by_digest(store: NoStore, visible: NDArray[np.int64], X: NDArray[Any], y: NDArray[np.uint8]) -> NDArray[np.int64]:
+    wanted = store.digest(X, y)
+    held = visible[np.isin(store.digests[visible], wanted)]
+    places: dict[int, list[int]] = {}
+    for row in held.tolist():
+        places.setdefault(int(store.digests[row]), []).append(row)
+    return np.array([_next(places.get(int(digest)), k) for k, digest in enumerate(wanted)], np.int64)
+
+
+def brought(
+    u: L2UL, rows: ArrayLike, ids: NDArray[np.int64], X: Any, y: ArrayLike | None
+) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Rows that come with their numbers, in the order of `ids` (ascending), checked against what is known of them.
+
+    X, y are in the order of `rows`; the rows exist and are present.
+    """
+    if y is None:
+        raise UserError("give y with X")
+    forgotten = check_rows(X, u.d)
+    _, labels = class_indices(y, u.classes_)
+    if len(forgotten) != ids.size or labels.size != ids.size:
+        raise UserError(f"{ids.size} rows are named, but X has {len(forgotten)} and y {labels.size}")
+    order = np.argsort(np.asarray(rows), kind="stable")
+    forgotten, labels = forgotten[order], labels[order]
+    if isinstance(u.store, NoStore):
+        forgotten = forgotten.astype(u.store.dtype, copy=False)
+        packed = pack_cells(assign_cells(forgotten, u.cells.partitions), u.cells.psi)
+        other = (packed != u.cells.packed[ids]).any(axis=1) | (
+            u.store.digest(forgotten, labels) != u.store.digests[ids]
+        )
+    else:
+        own, marks = u.store.fetch(ids)
+        other = (own != forgotten.astype(own.dtype, copy=False)).any(axis=1) | (marks != labels)
+    if other.any():
+        raise UserError(f"the X and y given for row {ids[other.argmax()]} are not that row of the training data")
+    return forgotten, labels

@@ -8,24 +8,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.errors import UserError
 from l2ul_fast.tables import check_rows
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
 
+class NotFitted(UserError, AttributeError):
+    """Asked for something that only a fitted unlearner has."""
+
+
+def finite(value: Any) -> Any:
+    """A report with None where a number is infinite or NaN: JSON has no such numbers."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 class RetrainInstead(UserWarning):
     """The request is outside what the unlearner was trained for."""
 
     def __init__(self, r: int, n: int, largest: float) -> None:
-        super().__init__(f"{r} of {n} rows is more than this unlearner learned to take out ({largest:.1%}): retrain instead")
+        super().__init__(
+            f"{r} of {n} rows is more than this unlearner was trained for ({largest:.1%}): retrain instead"
+        )
         self.r, self.n, self.largest = r, n, largest
 
 
 @dataclass(frozen=True)
 class Trust:
     """share: r / n. largest: the largest share in the training pairs. distance: how unusual the request's gradient is,
-    1 = as large as the 99th percentile of the training pairs (None for the direct head). advice: "ok" or "retrain instead".
+    1 = as large as the 99th percentile of the training pairs (None for the direct head). advice: "ok" or "retrain
+    instead".
     """
 
     share: float

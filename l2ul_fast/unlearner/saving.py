@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from l2ul_fast.tables import FileTable
 from l2ul_fast.unlearner.artifact import load_artifact, read_ledger, save_artifact
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.learned import Learned
+from l2ul_fast.unlearner.ledger import decode_rows
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
 from l2ul_fast.unlearner.steps import AnchoredStep, DirectStep, LinearStep, NewtonStep, Step
@@ -47,13 +49,16 @@ def save(u: L2UL, directory: Path) -> None:
         arrays |= {f"head.{name}": value for name, value in learned.head.arrays().items()}
     if learned.weights is not None:
         arrays |= {f"weights.{name}": value for name, value in learned.weights.items()}
-    data: dict[str, Any] = {"kind": "none"}
+    data: dict[str, Any]
     if isinstance(u.store, ArrayStore):
         data = {"kind": "arrays"}
         arrays |= {"X": u.store.X, "y": u.store.y}
         groups["rows"] = ["X", "y"]
     elif isinstance(u.store, FileStore):
         data = {"kind": "file", **u.store.reference()}
+    else:
+        data = {"kind": "none", "dtype": u.store.dtype.name}
+        arrays |= {"digests": u.store.digests, "digest_key": u.store.key}
     facts = {
         "params": u.params, "n": u.n, "d": u.d, "rows": int(u.gone.size), "classes": u.classes_, "label": u.label,
         "data": data, "report": u.report_, "largest": learned.largest, "reach": learned.reach,
@@ -62,9 +67,7 @@ def save(u: L2UL, directory: Path) -> None:
         "class_counts": u.class_counts.tolist(), "mu": getattr(u.model, "mu", None),
     }  # fmt: skip
     if directory.resolve() == u.saved_to:
-        u.generation = save_artifact(
-            directory, facts, arrays, groups=groups, ledger_entry=u.entries, base=u.generation
-        )
+        u.generation = save_artifact(directory, facts, arrays, groups=groups, ledger_entry=u.entries, base=u.generation)
         u.history += u.entries
     else:  # a new place gets the whole history
         history = [*u.history, *u.entries]
@@ -119,8 +122,21 @@ def _build(cls: type[L2UL], directory: Path, facts: dict[str, Any], arrays: Arra
     u.step = _step(u, facts, arrays)
     ledger = read_ledger(directory)
     u.history, u.entries = list(ledger.entries), []
+    u.forget_log = _forget_log(u.history, u.gone.size)
     u.saved_to, u.generation = directory.resolve(), int(facts["generation"])
     return u
+
+
+def _forget_log(history: list[dict[str, Any]], size: int) -> list[dict[str, Any]]:
+    """The requests since the latest fit, as `unlearn` would have noted them."""
+    log: list[dict[str, Any]] = []
+    for e in history:
+        if e["action"] == "fit":
+            log = []
+        elif e["action"] == "unlearn":
+            moment = datetime.fromisoformat(e["time"]).timestamp()
+            log.append({"rows": decode_rows(e["rows"], size), "n": e["n"], "time": moment})
+    return log
 
 
 def _model(u: L2UL, facts: dict[str, Any], arrays: Arrays) -> Any:
@@ -165,7 +181,7 @@ def _step(u: L2UL, facts: dict[str, Any], arrays: Arrays) -> Step:
 def _store(facts: dict[str, Any], arrays: Arrays, u: L2UL, data: Any) -> ArrayStore | FileStore | NoStore:
     reference = facts["data"]
     if reference["kind"] == "none":
-        return NoStore()
+        return NoStore(arrays["digests"], arrays["digest_key"], np.dtype(reference["dtype"]))
     if reference["kind"] == "arrays":
         return ArrayStore(np.array(arrays["X"]), np.array(arrays["y"]))
     paths = [str(data)] if data is not None else list(reference["paths"])

@@ -23,6 +23,8 @@ Fetch = Callable[[NDArray[np.int64]], tuple[NDArray[Any], NDArray[np.uint8]]]
 
 #: Relative residual of the linear system above which the kept inverse is made anew.
 STALE = 1e-8
+#: The same with a fresh inverse: above it the system is singular to working precision.
+SINGULAR = 1e-4
 
 
 class Step(Protocol):
@@ -54,7 +56,7 @@ class NewtonStep:
     ) -> None:
         self.model, self.anchor, self.curvature, self.lam = model, anchor, curvature, model.lam
         self.correction = np.zeros((0, 0)) if correction is None else correction
-        self._work = np.zeros((3, anchor.size))
+        self._work = np.zeros((3 + anchor.size, anchor.size))
         self._invert(n)
 
     def _invert(self, n: int) -> None:
@@ -72,9 +74,17 @@ class NewtonStep:
             X, y, theta, self.anchor, self.curvature, self.inverse, self.correction, n, self.lam, self._work, out
         )
         if not residual < STALE:
-            left = n - len(X)
-            self._invert(left)
-            solve_move(theta, self.curvature, self.inverse, self.correction, left, self.lam, self._work, out)
+            left, inverse = n - len(X), self.inverse
+            try:
+                self._invert(left)
+                residual = solve_move(
+                    theta, self.curvature, self.inverse, self.correction, left, self.lam, self._work, out
+                )
+                if not residual < SINGULAR:
+                    raise UserError("the rows that would stay do not determine the model: retrain instead")
+            except BaseException:
+                self.curvature[:], self.inverse = self._work[3:], inverse
+                raise
         return out
 
     @property
@@ -127,7 +137,7 @@ class AnchoredStep(LinearStep):
 
     def __init__(self, model: Any, W: NDArray[Any], anchor_rows: NDArray[np.int64], size: int, fetch: Fetch) -> None:
         super().__init__(model, W)
-        self.anchor_rows, self._fetch = anchor_rows, fetch
+        self.anchor_rows, self.fetch = anchor_rows, fetch
         self._is_anchor = np.zeros(size, bool)
         self._is_anchor[anchor_rows] = True
 
@@ -139,7 +149,9 @@ class AnchoredStep(LinearStep):
         if left.size < 2:
             raise UserError("the request takes out all anchor rows: fit again")
         plain = self.model.with_anchor(None, None)
-        found = plain.fit(self._fetch(left), start=old, tol=1e-8)
+        found = plain.fit(self.fetch(left), start=old, tol=1e-8)
+        if not found.converged:
+            raise UserError("the anchor cannot be trained again without these rows: fit again")
         r = len(X)
         # the penalty pulls to the new anchor afterwards: n - r rows' worth of mu (new - old) more
         self._total[:] = r * (self.model.data_gradient(theta, X, y) + self.model.penalty_gradient(theta))

@@ -82,13 +82,35 @@ class FileStore:
 
 
 class NoStore:
-    """`store_rows=False`: every request brings its rows."""
+    """`store_rows=False`: every request brings its rows. digests (N,) uint32 tell whether they are the right ones.
+
+    key (words + 2,) uint64 makes the digests: sums of a row's 32-bit words times random factors, the upper half kept.
+    """
+
+    def __init__(self, digests: NDArray[np.uint32], key: NDArray[np.uint64], dtype: np.dtype[Any]) -> None:
+        self.digests, self.key, self.dtype = digests, key, dtype
+
+    @classmethod
+    def of(cls, X: NDArray[Any], y: NDArray[np.uint8], seed: int) -> NoStore:
+        words = X.shape[1] * X.dtype.itemsize // 4
+        key = np.random.default_rng([seed, 3]).integers(0, 2**64, words + 2, np.uint64)
+        store = cls(np.empty(len(X), np.uint32), key, X.dtype)
+        for start in range(0, len(X), 65536):
+            part = slice(start, start + 65536)
+            store.digests[part] = store.digest(X[part], y[part])
+        return store
+
+    def digest(self, X: NDArray[Any], y: NDArray[np.uint8]) -> NDArray[np.uint32]:
+        """(r,) of rows X (r, d) with class indices y (r,)."""
+        words = (np.ascontiguousarray(X, self.dtype) + 0.0).view(np.uint32)  # -0.0 is 0.0
+        total = (words * self.key[2:]).sum(axis=1) + y * self.key[1] + self.key[0]
+        return (total >> np.uint64(32)).astype(np.uint32)
 
     def fetch(self, ids: Ids) -> Block:
         raise UserError("this unlearner keeps no rows (store_rows=False): give X and y of the rows to forget")
 
     def erase(self, ids: Ids) -> None:
-        pass
+        self.digests[ids] = 0
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
         raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot look at the retained ones")
