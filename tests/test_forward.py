@@ -64,11 +64,22 @@ def test_the_last_row_of_the_store_and_rows_in_one_cell():
     for t in (1, 4, 7, 31, 32, 33, 65, 100):
         cells = np.full((300, t), 3, np.uint8)
         packed = pack_cells(cells, 4)
-        packed.setflags(write=False)
         counts = count_rows(packed, np.arange(300), t, 4)
         assert (counts == [0, 0, 0, 300]).all()
         assert (count_rows(packed, [299], t, 4) == [0, 0, 0, 1]).all()
     assert not count_rows(packed, np.zeros(0, np.int64), 100, 4).any()
+
+
+@pytest.mark.slow  # read-only arrays are another type to the compiler
+def test_a_read_only_store_will_do():
+    rng, cells, packed, w, theta, counts, forward = direct(6)
+    packed.setflags(write=False)
+    forward.compile(packed)
+    for r in (1, 100):
+        ids = rng.choice(3000, r, replace=False)
+        expected = reference_forward.direct(cells[ids], counts.ravel() / 3000, theta, w, 4)
+        close(forward(packed, ids, np.empty(7)), expected)
+        np.testing.assert_array_equal(count_rows(packed, ids, 10, 4), reference.cell_counts(cells[ids], 4))
 
 
 def test_many_sets_are_the_same_for_any_number_of_threads():
@@ -167,6 +178,16 @@ def test_torch_gives_the_same_numbers_as_the_compiled_forward():
         mu = reference.class_counts(cells[ids], y[ids], 4, 2).reshape(1, -1) / r
         theirs = network.predict(z=z[None], mu_f_class=mu, log_ratio=np.array([ratio]))[0]
         close(forward(packed, ids, y, z, ratio, np.empty(29)), theirs)
+
+
+@pytest.mark.slow
+def test_the_measurement_gives_records_of_every_candidate():
+    from l2ul_fast.experiments import forward as experiment
+
+    records = list(experiment.measure(n=3000, repeats=2, heads=("correction",)))
+    assert {r["method"] for r in records} >= {experiment.OURS, experiment.EAGER, experiment.SCRIPT, experiment.GATHER}
+    assert {(r["model"], r["p"]) for r in records} == set(experiment.MODELS.items())
+    assert all(r["difference"] < 1e-5 and r["median"] > 0 and r["status"] == "ok" for r in records)
 
 
 def test_embeddings_of_pairs():

@@ -135,6 +135,9 @@ def test_pairs_do_not_depend_on_threads_or_progress_and_forgetting_nothing_chang
         one = logistic_fit_pairs(X, y, ids, n_forget, 1e-3)
     for a, b in zip(one, many, strict=True):
         np.testing.assert_array_equal(a, b)
+    alone = logistic_fit_pairs(X, y, ids[7:8], n_forget[7:8], 1e-3)
+    for a, b in zip(alone, many, strict=True):
+        np.testing.assert_array_equal(a[0], b[7])
     assert calls[-1] == (200, 200)
     assert [done for done, _ in calls] == sorted({done for done, _ in calls})
     np.testing.assert_array_equal(many[0][0], many[1][0])

@@ -21,8 +21,11 @@ from l2ul_kernels.request import (
     forget_cells,
     gather,
     gather_mapped,
+    leave_classes,
     linear_move,
+    linear_move_single,
     logistic_total,
+    mlp_total,
     newton_move,
     refined_solve,
     release,
@@ -89,10 +92,11 @@ def test_gather_and_erase(n, d, dtype, data):
     gather(X, y, ids, rows, labels)
     np.testing.assert_array_equal(rows, X[ids])
     np.testing.assert_array_equal(labels, y[ids])
-    erased = X.copy()
-    erase_rows(erased, ids)
-    X[ids] = 0
+    erased, blank = X.copy(), y.copy()
+    erase_rows(erased, blank, ids)
+    X[ids], y[ids] = 0, 0
     np.testing.assert_array_equal(erased, X)
+    np.testing.assert_array_equal(blank, y)
 
 
 @settings(max_examples=60, deadline=None)
@@ -232,3 +236,34 @@ def test_linear_move(seed, p, dtype):
     np.testing.assert_allclose(out, theta + W.astype(float) @ total / 17, rtol=1e-12, atol=1e-12)
     linear_move(W, np.zeros(p), theta, 17, out)
     np.testing.assert_array_equal(out, theta)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=4, max_size=30), st.data())
+def test_classes_never_run_empty(present, data):
+    left = np.bincount([0, 1, 2, 3, *present], minlength=4)
+    before = left.copy()
+    labels = np.array(data.draw(st.permutations(present)))[: data.draw(st.integers(0, len(present)))].astype(np.uint8)
+    assert leave_classes(labels, left) == -1
+    np.testing.assert_array_equal(left, before - np.bincount(labels, minlength=4))
+    one = np.full(left[2], 2, np.uint8)
+    before = left.copy()
+    assert leave_classes(one, left) == 2
+    np.testing.assert_array_equal(left, before)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.booleans(), seeds)
+def test_mlp_total_and_single_precision_move(r, d, h, relu, seed):
+    from l2ul_fast.models import MLPModel
+
+    rng = np.random.default_rng(seed)
+    model = MLPModel(d, h=h, activation="relu" if relu else "tanh", anchor=rng.normal(size=h * d + 2 * h + 1), mu=0.1)
+    X, y = rng.normal(size=(r, d)).astype(np.float32), rng.integers(0, 2, r).astype(np.uint8)
+    theta, out = rng.normal(size=model.size), np.empty(model.size)
+    mlp_total(X, y, theta, model.anchor, model.mu, h, 1, int(relu), np.empty(2 * (h + 1)), out)
+    expected = r * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
+    np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-9)
+    W, moved = rng.normal(size=(model.size, model.size)).astype(np.float32), np.empty(model.size)
+    linear_move_single(W, out, theta, 100, np.empty(model.size, np.float32), moved)
+    np.testing.assert_allclose(moved, theta + W.astype(np.float64) @ out / 100, atol=1e-3 * np.abs(out).sum() / 100)

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels._columns import CHUNK, gather, padded, width_of
 from l2ul_kernels._jit import ensure_compiled, kernel
-from l2ul_kernels._linalg import copy
 from l2ul_kernels._memory import fetch_add
 from l2ul_kernels._newton import minimise
 from l2ul_kernels._pool import spread
@@ -33,8 +32,6 @@ from l2ul_kernels._rows import (
 from l2ul_kernels._sums import GRADIENT, HESSIAN, PRODUCT, block_count, sum_blocks, tile_memory, worker_count
 from l2ul_kernels.partitions import address
 
-#: Rows of the fit that all pairs start from.
-START_ROWS = 4096
 #: Pairs between two calls of `progress`, for each thread.
 REPORT = 32
 
@@ -43,7 +40,7 @@ Float = NDArray[np.float64]
 
 @kernel(inline=True)
 def _fit_pair(
-    X: Any, at: int, y: Any, ids: Any, r: int, start: Any, lam: float, tol: float, max_steps: int, columns: Any,
+    X: Any, at: int, y: Any, ids: Any, r: int, lam: float, tol: float, max_steps: int, columns: Any,
     rows: Any, weights: Any, scaled: Any, exact: Any, squares: Any, vectors: Any, thetas: Any, norms: Any, steps: Any,
 ) -> None:  # fmt: skip
     """Fit all rows ids, then those after the first r. No finite optimum (one class only): norm is infinite."""
@@ -55,7 +52,8 @@ def _fit_pair(
         positive += y[ids[i]]
         positive_r += y[ids[i]] if i >= r else 0
     theta, downdate = vectors[3], False
-    copy(start, theta)
+    for k in range(d + 1):
+        theta[k] = 0.0
     for part in range(2):
         lo, ones = (r, positive_r) if part else (0, positive)
         if ones == 0 or ones == s - lo:
@@ -75,7 +73,7 @@ def _fit_pair(
 
 @kernel()
 def _fit_some(
-    X: Any, at: int, y: Any, ids: Any, n_forget: Any, next_pair: int, last: int, start: Any, lam: float, tol: float,
+    X: Any, at: int, y: Any, ids: Any, n_forget: Any, next_pair: int, last: int, lam: float, tol: float,
     max_steps: int, columns: Any, rows: Any, weights: Any, scaled: Any, exact: Any, squares: Any, vectors: Any,
     thetas: Any, norms: Any, steps: Any,
 ) -> None:  # fmt: skip
@@ -85,7 +83,7 @@ def _fit_some(
         if i >= last:
             return
         _fit_pair(
-            X, at, y, ids[i], n_forget[i], start, lam, tol, max_steps, columns, rows, weights, scaled, exact, squares,
+            X, at, y, ids[i], n_forget[i],  lam, tol, max_steps, columns, rows, weights, scaled, exact, squares,
             vectors, thetas[i], norms[i], steps[i],
         )  # fmt: skip
 
@@ -99,7 +97,7 @@ def _memory(s: int, d: int, dtype: Any) -> tuple[NDArray[Any], ...]:
 
 
 def _run_pairs(
-    X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], n_forget: NDArray[np.int64], start: Float,
+    X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], n_forget: NDArray[np.int64],
     lam: float, tol: float, max_steps: int, progress: Callable[[int, int], object] | None,
 ) -> tuple[Float, Float, NDArray[np.int64]]:  # fmt: skip
     (m, s), d = ids.shape, X.shape[1]
@@ -110,7 +108,7 @@ def _run_pairs(
 
     def run(worker: int, last: int) -> None:
         _fit_some(
-            X, address(X), y, ids, n_forget, address(next_pair), last, start, lam, tol, max_steps, *memory[worker],
+            X, address(X), y, ids, n_forget, address(next_pair), last,  lam, tol, max_steps, *memory[worker],
             thetas, norms, steps,
         )  # fmt: skip
 
@@ -145,11 +143,7 @@ def logistic_fit_pairs(
     X, y = check_xy(X, y)
     ids, n_forget = check_ids(ids, n_forget, len(X))
     lam = check_lam(lam)
-    some = np.unique(ids.ravel()[:: max(1, ids.size // START_ROWS)])[None]
-    zero = np.zeros(X.shape[1] + 1)
-    start = _run_pairs(X, y, some, np.zeros(1, np.int64), zero, lam, 1e-6, 20, None)[0][0, 0] if some.size else zero
-    start = start if np.isfinite(start).all() else zero
-    thetas, norms, steps = _run_pairs(X, y, ids, n_forget, start, lam, float(tol), int(max_steps), progress)
+    thetas, norms, steps = _run_pairs(X, y, ids, n_forget, lam, float(tol), int(max_steps), progress)
     if np.isnan(norms).any():
         refuse_unusable(X, np.unique(ids[np.isnan(norms).any(axis=1)]))
     return np.ascontiguousarray(thetas[:, 0]), np.ascontiguousarray(thetas[:, 1]), norms, steps

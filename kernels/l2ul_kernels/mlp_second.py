@@ -21,8 +21,8 @@ from l2ul_kernels.mlp_product import MR, product
 from l2ul_kernels.mlp_share import share
 from l2ul_kernels.mlp_vector import add_all, dot, multiply_all, slope_all
 
-#: Rows per block: long sums, because a block's Gram matrices are read and written once per block.
-BLOCK = 128
+#: Rows per block: long sums, because a block's Gram matrices are read and written once per block (tried 32 to 256).
+BLOCK = 256
 #: Partial sums: their number is fixed, not by threads, so that the order of additions is.
 CHUNKS = 32
 

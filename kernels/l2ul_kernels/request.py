@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from l2ul_kernels._jit import FAST, kernel
+from l2ul_kernels.mlp_few import few_gradient
 
 #: States of a row in `gone` (N,) uint8.
 PRESENT, FORGOTTEN, _CLAIMED, FOREIGN = 0, 1, 2, 3
@@ -78,11 +79,28 @@ def gather_mapped(memory, offsets, chunk_rows, mean, inverse_scale, y, ids, raw,
 
 
 @kernel()
-def erase_rows(X, ids):  # type: ignore[no-untyped-def]
-    """Zero the rows ids of X (N, d)."""
+def erase_rows(X, y, ids):  # type: ignore[no-untyped-def]
+    """Zero the rows ids of X (N, d) and y (N,)."""
     for i in range(ids.size):
+        y[ids[i]] = 0
         for j in range(X.shape[1]):
             X[ids[i], j] = 0
+
+
+@kernel()
+def leave_classes(labels, left):  # type: ignore[no-untyped-def]
+    """Take rows with classes labels (r,) out of left (C,) int64; returns -1, or a class that would have no row left.
+
+    Then nothing has changed.
+    """
+    for i in range(labels.size):
+        left[labels[i]] -= 1
+    for c in range(left.size):
+        if left[c] <= 0:
+            for i in range(labels.size):
+                left[labels[i]] += 1
+            return c
+    return -1
 
 
 @kernel()
@@ -115,7 +133,7 @@ def forget_cells(packed, ids, y, bits, counts):  # type: ignore[no-untyped-def]
 def take_rows_out(X, y, theta, anchor, total, curvature):  # type: ignore[no-untyped-def]
     """Add the rows' gradient at theta to total (p,), subtract their Hessian at anchor from curvature (p, p).
 
-    Binary logistic regression; X (r, d), y (r,) 0/1. The curvature stays exactly that of the remaining rows at `anchor`.
+    Binary logistic regression; X (r, d), y (r,) 0/1. The curvature stays exactly that of the rest at `anchor`.
     """
     d = X.shape[1]
     for i in range(X.shape[0]):
@@ -230,3 +248,27 @@ def logistic_total(X, y, theta, lam, out):  # type: ignore[no-untyped-def]
         for j in range(d):
             out[j] += residual * X[i, j]
         out[d] += residual
+
+
+@kernel(fastmath=FAST)
+def linear_move_single(W, total, theta, left, work, out):  # type: ignore[no-untyped-def]
+    """linear_move for W (p, p) float32, in float32: half the bytes, twice the lanes. work (p,) float32 is scratch."""
+    for k in range(total.size):
+        work[k] = total[k]
+    for j in range(theta.size):
+        move = np.float32(0)
+        for k in range(total.size):
+            move += W[j, k] * work[k]
+        out[j] = theta[j] + move / left
+
+
+@kernel()
+def mlp_total(X, y, theta, centre, strength, h, o, relu, memory, out):  # type: ignore[no-untyped-def]
+    """out (p,) = r * (mean gradient of a few rows X (r, d), y (r,) + penalty gradient) of the MLP.
+
+    The penalty is strength / 2 |theta - centre|^2; h hidden units, o logits; memory (2 (h + o),) is scratch.
+    """
+    r = X.shape[0]
+    for j in range(theta.size):
+        out[j] = r * strength * (theta[j] - centre[j])
+    few_gradient(X, y, theta, h, o, relu, memory, out)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from l2ul_fast.timing import interleave, once
-from l2ul_kernels import threads
+from l2ul_kernels import threads as budget
 from l2ul_kernels.logistic import logistic_fit_pairs, logistic_gradient
 
 LAM = 1e-3
@@ -57,15 +57,15 @@ def _norms(X: Any, y: Any, ids: Any, n_forget: Any, thetas: NDArray[np.float64])
     return out
 
 
-def measure(m: int = 1000, s: int = 1000, d: int = 28, n_threads: int = 2, repeats: int = 5) -> list[dict[str, Any]]:
+def measure(m: int = 1000, s: int = 1000, d: int = 28, threads: int = 2, repeats: int = 5) -> list[dict[str, Any]]:
     """Records (method, seconds per m pairs, spread, ratio to ours, gradient norms) of fits that take turns.
 
     Ours runs at the median gradient norm that lbfgs reached, and once more at 1e-10.
     """
     X, y, ids, n_forget = make_pairs(m, s, d)
     X64 = X.astype(np.float64)
-    jobs = np.array_split(np.arange(m), 4 * n_threads)
-    with Parallel(n_jobs=n_threads) as pool, threads(n_threads):
+    jobs = np.array_split(np.arange(m), 4 * threads)
+    with Parallel(n_jobs=threads) as pool, budget(threads):
 
         def peer() -> NDArray[np.float64]:
             parts = pool(delayed(_sklearn_some)(X64, y, ids[j], n_forget[j], SKLEARN_TOL) for j in jobs)
@@ -83,7 +83,7 @@ def measure(m: int = 1000, s: int = 1000, d: int = 28, n_threads: int = 2, repea
         times = interleave(calls, repeats, {"newton": inner, "newton-1e-10": inner})
     return [
         {
-            "experiment": "pairs-lr", "method": name, "m": m, "s": s, "d": d, "threads": n_threads,
+            "experiment": "pairs-lr", "method": name, "m": m, "s": s, "d": d, "threads": threads,
             "seconds": t.median, "spread": t.spread, "ratio": t.median / times["newton"].median,
             "norm_median": float(np.median(norms[name])), "norm_max": float(norms[name].max()),
         }

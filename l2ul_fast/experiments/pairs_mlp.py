@@ -123,7 +123,7 @@ def measure(
 
     peers: how many pairs each peer makes; its time is scaled to m pairs.
     """
-    counts = {"ours": m, **(peers or {"sklearn": 2 * threads, "vmap": 128})}
+    counts = {"ours": m, **(peers or {"sklearn": 2 * threads, "vmap": 256})}
     X, y, ids, n_forget = make_problem(m, s, d)
     model = MLPModel(d, h=H, lam=LAM)
     start = model.start(0)

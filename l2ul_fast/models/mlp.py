@@ -259,7 +259,7 @@ class MLPModel:
     ) -> AnchoredPairs:
         """Retrained parameters of many requests on the full data (see l2ul_kernels.mlp_anchored).
 
-        Pairs that do not get there by steps with the fixed Hessian are, with `fallback`, retrained by Newton from theta.
+        Pairs that do not get there by steps with the fixed Hessian are retrained by Newton from theta, if `fallback`.
         """
         if self.anchor is None or self.mu is None or fit.hessian is None:
             raise UserError("anchored pairs need an anchored model and a fit with its Hessian")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
 from l2ul_kernels import (
     Partitions,
@@ -69,6 +70,8 @@ class CellState:
         if not changed.size:
             return 0
         ids = table.ids()
+        if ids.size < self.psi:
+            raise UserError(f"only {ids.size} rows stay, too few for partitions of psi={self.psi} seeds: fit again")
         held = np.array(self.partitions.row_ids)
         for p in changed:
             gone = np.flatnonzero(np.isin(held[p], forgotten))

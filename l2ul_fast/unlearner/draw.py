@@ -11,6 +11,7 @@ from numba import prange
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.threads import parallel_entry
 
 Ids = NDArray[np.int64]
@@ -214,6 +215,9 @@ def pairs_holding(ids: Ids, rows: ArrayLike, starts: ArrayLike | None = None) ->
     out = np.zeros(len(starts) - 1, bool)
     table = np.zeros(1 << 16, bool)  # small enough for the nearest cache, large enough to turn most ids away
     table[rows & (len(table) - 1)] = True
+    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
     with parallel_entry():
-        _holding(np.ascontiguousarray(ids, np.int64).reshape(-1), starts, rows, table, out)
+        key = ("pairs holding", flat.flags.writeable, starts.flags.writeable)
+        ensure_compiled(key, _holding, lambda: _holding(flat, starts, rows, table, out[:0]))
+        _holding(flat, starts, rows, table, out)
     return np.flatnonzero(out)

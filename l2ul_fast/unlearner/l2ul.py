@@ -20,7 +20,7 @@ from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
 from l2ul_fast.unlearner.steps import AnchoredStep
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_kernels.request import FOREIGN, PRESENT, claim, release
+from l2ul_kernels.request import FOREIGN, PRESENT, claim, leave_classes, release
 
 Progress = Callable[[str, int, int], None]
 
@@ -125,6 +125,8 @@ class L2UL:
             size = len(rows)
         if len(table.classes) < 2:
             raise UserError(f"the labels have only one class ({table.classes}): nothing can be learned")
+        if table.n < self.params["psi"]:
+            raise UserError(f"psi={self.params['psi']} seeds cannot be drawn from {table.n} rows")
         held = np.bincount(table.y[table.ids()], minlength=len(table.classes))
         if not held.all():
             raise UserError(f"there is no row of class {table.classes[int(held.argmin())]} to train on")
@@ -168,18 +170,17 @@ class L2UL:
                 forgotten, labels = self.store.fetch(ids)
             else:
                 forgotten, labels = brought(self, rows, ids, X, y)
-            leaving = np.bincount(labels, minlength=len(self.classes_)) if r > 1 else None
-            self._refuse_emptying(labels, leaving)
-            theta = self.step.move(forgotten, labels, ids, before, n)
+            self._leave(labels)
+            try:
+                theta = self.step.move(forgotten, labels, ids, before, n)
+            except BaseException:
+                np.add.at(self.class_counts, labels, 1)
+                raise
         except BaseException:
             release(ids, self.gone)
             raise
         self.cells.forget(ids, labels)
         self.store.erase(ids)
-        if leaving is None:
-            self.class_counts[labels[0]] -= 1
-        else:
-            self.class_counts -= leaving
         self.n = n - r
         self.theta = theta
         self.model = self.step.model  # an anchor may have moved
@@ -190,16 +191,14 @@ class L2UL:
             warnings.warn(RetrainInstead(r, n, self.learned.largest), stacklevel=2)
         return result
 
-    def _refuse_emptying(self, labels: NDArray[np.uint8], leaving: NDArray[np.int64] | None) -> None:
-        """A model needs rows of every class."""
-        left = self.class_counts - leaving if leaving is not None else None
-        empty = self.class_counts[labels[0]] == 1 if left is None else (left == 0).any()
-        if not empty:
+    def _leave(self, labels: NDArray[np.uint8]) -> None:
+        """Take the rows out of the class counts; a model needs rows of every class."""
+        empty = leave_classes(labels, self.class_counts)
+        if empty < 0:
             return
         if self.n == len(labels):
             raise UserError("the request takes out all rows: delete the model instead")
-        c = labels[0] if left is None else int((left == 0).argmax())
-        raise UserError(f"the request takes out all rows of class {self.classes_[c]}: retrain without that class")
+        raise UserError(f"the request takes out all rows of class {self.classes_[empty]}: retrain without that class")
 
     # Look at the rows that stay --------------------------------------------------------------------------------------
 

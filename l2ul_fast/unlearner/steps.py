@@ -15,14 +15,23 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_kernels.forward import DirectForward
-from l2ul_kernels.request import linear_move, logistic_total, newton_move, solve_move
+from l2ul_kernels.request import (
+    linear_move,
+    linear_move_single,
+    logistic_total,
+    mlp_total,
+    newton_move,
+    solve_move,
+)
 
 Vector = NDArray[np.float64]
 
 Fetch = Callable[[NDArray[np.int64]], tuple[NDArray[Any], NDArray[np.uint8]]]
 
+#: Rows up to which a plain loop over them beats the blocked kernel (`l2ul bench unlearn`).
+FEW = 32
 #: Relative residual of the linear system above which the kept inverse is made anew.
-STALE = 1e-8
+STALE = 1e-6
 #: The same with a fresh inverse: above it the system is singular to working precision.
 SINGULAR = 1e-4
 
@@ -103,18 +112,37 @@ class LinearStep:
 
     def __init__(self, model: Any, W: NDArray[Any]) -> None:
         self.model, self.W = model, W
-        self._total = np.zeros(model.size)
+        p = model.size
+        self._total, self._single = np.zeros(p), np.zeros(p, np.float32)
         self._binary_lr = model.name == "lr" and model.n_classes == 2
+        if model.name == "mlp":
+            o = 1 if model.n_classes == 2 else model.n_classes
+            self._sizes = (model.h, o, int(model.activation == "relu"))
+            self._memory, self._zero = np.empty(2 * (model.h + o)), np.zeros(p)
+
+    def sum_rows(self, X: NDArray[Any], y: NDArray[np.uint8], theta: Vector) -> None:
+        """Put r * (mean gradient + penalty gradient) into `total`."""
+        model = self.model
+        if self._binary_lr:
+            logistic_total(X, y, theta, model.lam, self._total)
+        elif model.name == "mlp" and len(X) <= FEW:
+            centre = self._zero if model.anchor is None else model.anchor
+            mlp_total(X, y, theta, centre, model.strength, *self._sizes, self._memory, self._total)
+        else:
+            self._total[:] = len(X) * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
+
+    def apply(self, theta: Vector, left: int) -> Vector:
+        """theta + W total / left."""
+        out = np.empty(theta.size)
+        if self.W.dtype == np.float32:
+            linear_move_single(self.W, self._total, theta, left, self._single, out)
+        else:
+            linear_move(self.W, self._total, theta, left, out)
+        return out
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        out = np.empty(theta.size)
-        if self._binary_lr:
-            logistic_total(X, y, theta, self.model.lam, self._total)
-        else:
-            r = len(X)
-            self._total[:] = r * (self.model.data_gradient(theta, X, y) + self.model.penalty_gradient(theta))
-        linear_move(self.W, self._total, theta, n - len(X), out)
-        return out
+        self.sum_rows(X, y, theta)
+        return self.apply(theta, n - len(X))
 
     @property
     def total(self) -> Vector:
@@ -142,7 +170,7 @@ class AnchoredStep(LinearStep):
         self._is_anchor[anchor_rows] = True
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        if not self._is_anchor[ids].any():
+        if not (self._is_anchor[ids[0]] if ids.size == 1 else self._is_anchor[ids].any()):
             return super().move(X, y, ids, theta, n)
         old, mu = self.model.anchor, self.model.mu
         left = np.setdiff1d(self.anchor_rows, ids)
@@ -154,10 +182,9 @@ class AnchoredStep(LinearStep):
             raise UserError("the anchor cannot be trained again without these rows: fit again")
         r = len(X)
         # the penalty pulls to the new anchor afterwards: n - r rows' worth of mu (new - old) more
-        self._total[:] = r * (self.model.data_gradient(theta, X, y) + self.model.penalty_gradient(theta))
+        self.sum_rows(X, y, theta)
         self._total += (n - r) * mu * (found.theta - old)
-        out = np.empty(theta.size)
-        linear_move(self.W, self._total, theta, n - r, out)
+        out = self.apply(theta, n - r)
         self.model = self.model.with_anchor(found.theta, mu)
         self._is_anchor = self._is_anchor.copy()  # copies of this step may share it
         self._is_anchor[ids] = False

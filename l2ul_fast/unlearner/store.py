@@ -34,8 +34,7 @@ class ArrayStore:
         return X, y
 
     def erase(self, ids: Ids) -> None:
-        erase_rows(self.X, ids)
-        self.y[ids] = 0
+        erase_rows(self.X, self.y, ids)
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
         return ArrayTable(self.X, self.y, classes, hidden)
