@@ -48,6 +48,8 @@ bench-pytest: venv
 
 readme: venv
 	$(BIN)/l2ul bench kernels --fresh --readme README.md
+	$(BIN)/l2ul bench stream --fresh --readme README.md
+	$(BIN)/l2ul bench unlearn --profile full --fresh --readme README.md
 
 clean:
 	rm -rf $(VENV) results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache

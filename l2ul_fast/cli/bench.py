@@ -58,7 +58,6 @@ def kernels(
     """Compare our kernels with every peer and with the machine's matrix product."""
     from l2ul_fast.experiments import kernels as experiment
     from l2ul_fast.report import kernels as report
-    from l2ul_fast.report.readme import update_readme
 
     wanted = thread_list(threads)
     run = start(out, fresh)
@@ -68,13 +67,7 @@ def kernels(
             run, numbers(d) or experiment.DIMENSIONS, numbers(psi) or experiment.SEEDS, wanted, repeats, progress=show
         )
     finish(run, as_json, report)
-    if readme is not None:
-        kept = readme.parent / "docs" / "kernels.jsonl"
-        kept.parent.mkdir(exist_ok=True)
-        shutil.copy(run.path, kept)
-        report.plot(run.records, kept.with_suffix(".png"))
-        update_readme(readme, kept)
-        stderr.print(f"rewrote the kernel table of {readme}")
+    publish(run, readme, "kernels", report)
 
 
 @app.command()
@@ -86,6 +79,7 @@ def stream(
         "results/stream"
     ),
     fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
+    readme: Annotated[Path | None, typer.Option(help="Also rewrite the tables of this README.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Stream a large file beside its limits, reading alone and the kernel alone; rows by number, text, writing."""
@@ -97,6 +91,7 @@ def stream(
     with progress_bar() as bar:
         experiment.run_all(run, rows, wanted, repeats, shower(bar))
     finish(run, as_json, report)
+    publish(run, readme, "stream", report)
 
 
 @app.command()
@@ -111,6 +106,7 @@ def unlearn(
         "results/unlearn"
     ),
     fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
+    readme: Annotated[Path | None, typer.Option(help="Also rewrite the tables of this README.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """One request's latency, the cost of training pairs, and rho of every head beside doing nothing and Newton."""
@@ -123,6 +119,21 @@ def unlearn(
     with progress_bar() as bar:
         experiment.run_all(run, profile, raw_dir, parts, names, shower(bar))
     finish(run, as_json, report)
+    publish(run, readme, "unlearn", report)
+
+
+def publish(run: Run, readme: Path | None, name: str, report: Any) -> None:
+    """Keep the records and the plot beside a README and rewrite its part `name` from them."""
+    from l2ul_fast.report.readme import update_readme
+
+    if readme is None:
+        return
+    kept = readme.parent / "docs" / f"{name}.jsonl"
+    kept.parent.mkdir(exist_ok=True)
+    shutil.copy(run.path, kept)
+    report.plot(run.records, kept.with_suffix(".png"))
+    update_readme(readme, name, kept)
+    stderr.print(f"rewrote the part on {name} of {readme}")
 
 
 def words(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:

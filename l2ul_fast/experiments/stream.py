@@ -22,6 +22,7 @@ from l2ul_fast.datasets.cellstore import CellStore, stream_cells
 from l2ul_fast.datasets.rows import RowReader
 from l2ul_fast.datasets.standin import make
 from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
+from l2ul_fast.experiments.codecs import measure_codecs
 from l2ul_fast.experiments.kernels import thread_counts
 from l2ul_fast.results import Record, Run
 from l2ul_fast.timing import interleave
@@ -186,7 +187,7 @@ def run_all(
     """Everything above that `run` does not hold yet, in a temporary folder beside the records."""
     counts = thread_list or thread_counts(thread_limit())
     sizes = sorted({max(1000, rows // 100), max(1000, rows // 10), rows})
-    total = 3 + len(sizes) + len(counts)
+    total = 4 + len(sizes) + len(counts)
     with tempfile.TemporaryDirectory(dir=run.folder) as name:
         folder = Path(name)
         paths = {}
@@ -209,6 +210,7 @@ def run_all(
         rest: list[tuple[str, Callable[[], Iterator[Record]]]] = [
             ("rows", lambda: measure_rows(paths[rows], partitions, 5)),
             ("write", lambda: measure_write(folder, rows, repeats)),
+            ("codec", lambda: measure_codecs(folder, max(1000, min(1_000_000, rows)), repeats)),
             ("csv", lambda: measure_csv(folder, max(1000, min(300_000, rows // 10)), 5)),
         ]
         for what, measure in rest:

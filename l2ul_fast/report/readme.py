@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.report import kernels
-from l2ul_fast.results import read_records, write_atomic
+from l2ul_fast.report import kernels, stream, unlearn
+from l2ul_fast.results import Record, read_records, write_atomic
 
 
 def replace_part(text: str, name: str, content: str) -> str:
@@ -38,7 +39,42 @@ def kernel_part(records_file: Path) -> str:
     return "\n\n".join(parts)
 
 
-def update_readme(readme: Path, records_file: Path) -> None:
-    """Rewrite the kernel part of `readme`."""
+def stream_part(records_file: Path) -> str:
+    """What README.md says about streaming."""
+    records = read_records(records_file)
+    head = "HIGGS stand-in rows, not real data; page cache warm. " + _machine(records)
+    return head + "\n\n" + _table(("what", "measured", "beside", "ratio"), stream.rows(records))
+
+
+def unlearn_part(records_file: Path) -> str:
+    """What README.md says about unlearning."""
+    records = read_records(records_file)
+    kinds = tuple(f"{kind} {r}" for kind, r in unlearn.KINDS)
+    parts = [_machine(records)]
+    for model, name in (("lr", "Logistic regression"), ("mlp", "MLP, one layer of 10 units, anchored")):
+        rows = unlearn.quality(records, model)
+        if rows:
+            parts.append(f"{name}: rho against a true retrain, medians; ! is above our goal. Retrain itself scores 0.")
+            parts.append(_table(("dataset", "method", *kinds, "accuracy gap, points", "goals"), rows))
+    parts.append("Speed, on HIGGS stand-in rows:")
+    parts.append(_table(("what", "measured", "goal", ""), unlearn.speed(records)))
+    return "\n\n".join(parts)
+
+
+def _machine(records: list[Record]) -> str:
+    facts = next((r for r in records if r["experiment"] == "environment"), {})
+    return f"Measured on: {facts.get('cpu', 'unknown CPU')}, {facts.get('cores', '?')} cores."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[[Path], str]] = {"kernels": kernel_part, "stream": stream_part, "unlearn": unlearn_part}
+
+
+def update_readme(readme: Path, name: str, records_file: Path) -> None:
+    """Rewrite the part called `name` of `readme` from a file of records."""
     text = readme.read_text(encoding="utf-8")
-    write_atomic(readme, replace_part(text, "kernels", kernel_part(records_file)))
+    write_atomic(readme, replace_part(text, name, PARTS[name](records_file)))

@@ -43,6 +43,16 @@ def rows(records: list[Record]) -> list[tuple[str, str, str, str]]:
             mine, base = found[ours]["wall_seconds"], found[other]["wall_seconds"]
             ratio = f"{base / mine:.0%} of its speed" if experiment == "write" else f"{base / mine:.1f}x faster"
             lines.append((f"{ours}, {found[ours]['n']:,} rows", f"{mine:.2f} s", f"{other} {base:.2f} s", ratio))
+    lines += [
+        (
+            f"codec {r['method']}, {r['n']:,} rows",
+            f"{r['bytes_share']:.0%} of the bytes",
+            "codec none",
+            f"write {r['write_ratio']:.1f}x, read {r['read_ratio']:.1f}x, stream {r['stream_ratio']:.1f}x its time",
+        )
+        for r in _find(records, experiment="codec")
+        if r["method"] != "none"
+    ]
     return lines
 
 
