@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
-from l2ul_fast.errors import DataError
+from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 
@@ -104,10 +104,36 @@ def test_rows_of_a_request_are_the_same_from_every_store(files):
     assert not store.X[ids[:3]].any()
     assert not store.y[ids[:3]].any()
     np.testing.assert_array_equal(all_rows(table)[0], X)  # the file is never changed
-    for use in (lambda: NoStore().fetch(ids), lambda: NoStore().table([0, 1], hidden)):
-        with pytest.raises(DataError.__bases__[0], match="store_rows=False"):
+    bare = NoStore.of(X, y, 0)
+    for use in (lambda: bare.fetch(ids), lambda: bare.table([0, 1], hidden)):
+        with pytest.raises(UserError, match="store_rows=False"):
             use()
     table.close()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_digests_tell_rows_apart(dtype):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, D)).astype(dtype), rng.integers(0, 3, 200).astype(np.uint8)
+    X[3] = X[7]
+    X[0, 1] = 0.0
+    y[3] = y[7]
+    store = NoStore.of(X, y, 5)
+    assert len(np.unique(store.digests)) == 199
+    assert store.digests[3] == store.digests[7]
+    np.testing.assert_array_equal(store.digest(X.astype(np.float64)[::-1], y[::-1]), store.digests[::-1])
+    minus = X[:1].copy()
+    minus[0, 1] = -0.0
+    assert store.digest(minus, y[:1])[0] == store.digests[0]
+    for column in range(D):  # any value, any label, any order of the values
+        other = X.copy()
+        other[:, column] = np.nextafter(other[:, column], dtype(9))
+        assert (store.digest(other, y) != store.digests).all()
+    assert (store.digest(X, y + 1) != store.digests).all()
+    assert (store.digest(X[:, ::-1], y) != store.digests).all()
+    assert (NoStore.of(X, y, 6).digests != store.digests).all()
+    store.erase(np.array([4, 5]))
+    assert store.digests[4] == store.digests[5] == 0
 
 
 def test_a_damaged_row_is_refused_by_the_mapped_store(tmp_path):

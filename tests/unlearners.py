@@ -5,7 +5,7 @@ import numpy as np
 from l2ul_fast.unlearner import L2UL
 
 #: Values that a request may leave behind without meaning anything.
-SCRATCH = ("_work", "_total", "_packed")  # _packed: padded copies of partition seeds
+SCRATCH = ("_work", "_total", "_single", "_memory", "_packed")  # _packed: padded copies of partition seeds
 TIMES = ("time", "seconds", "fit_seconds")
 
 

@@ -12,9 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
+from l2ul_kernels._emit import I64, PTR, VECTOR_BYTES, Emit, transpose
 from l2ul_kernels._jit import kernel
 from l2ul_kernels._memory import prefetch
+from l2ul_kernels.mlp_product import data_pointer
 
 #: Columns taken together: 3 x 3 sums fill the registers of AVX2 and came out fastest for 24 to 60 columns.
 BLOCK = 3
@@ -23,7 +29,7 @@ PAD = 16
 #: Rows whose products are summed before the sum is added in double precision.
 CHUNK = 1024
 #: Rows asked for ahead of their use when gathering from a table larger than the caches.
-AHEAD = 12
+AHEAD = 16
 
 _FLAGS = ("contract", "reassoc", "nsz")
 
@@ -43,28 +49,87 @@ def padded(rows: int) -> int:
     return -(-rows // PAD) * PAD + PAD
 
 
+@intrinsic
+def _turn(typingctx: Any, at: Any, itemsize: Any, stride: Any, ids: Any, i: Any, k: Any, columns: Any, ld: Any) -> Any:
+    """columns[k + b, i + a] = number k + b of the row ids[i + a], for a, b < the lanes of a vector of columns.
+
+    Rows lie at at + id * stride bytes, of float32 or float64 as `itemsize` says; columns have ld entries each.
+    """
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        at, itemsize, stride, _, i, k, _, ld = args
+        e = Emit(builder, columns.dtype)
+        names = builder.gep(data_pointer(context, builder, ids, args[3]), [i], source_etype=I64)
+        to = e.at(data_pointer(context, builder, columns, args[6]), builder.add(builder.mul(k, ld), i))
+
+        def turn(kind: Any) -> None:
+            source = Emit(builder, kind)
+            vector = ir.VectorType(source.scalar, e.lanes)
+            rows = []
+            for a in range(e.lanes):
+                row = builder.load(builder.gep(names, [e.const(a)], source_etype=I64), typ=I64)
+                place = builder.add(builder.add(at, builder.mul(row, stride)), builder.mul(k, itemsize))
+                value = source.load(builder.inttoptr(place, PTR), vector)
+                if source.itemsize != e.itemsize:
+                    value = (builder.fpext if e.itemsize == 8 else builder.fptrunc)(value, e.vector)
+                rows.append(value)
+            for b, value in enumerate(transpose(e, rows)):
+                builder.store(value, e.at(to, builder.mul(e.const(b), ld)), align=e.itemsize)
+
+        with builder.if_else(builder.icmp_signed("==", itemsize, e.const(4))) as (single, double):
+            with single:
+                turn(types.float32)
+            with double:
+                turn(types.float64)
+        return context.get_dummy_value()
+
+    i8 = types.int64
+    return types.void(i8, i8, i8, ids, i8, i8, columns, i8), codegen
+
+
+@intrinsic
+def _number(typingctx: Any, at: Any, itemsize: Any) -> Any:
+    """The float32 or float64 (by its size) at an address, as float64."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        place, out = builder.inttoptr(args[0], PTR), cgutils.alloca_once(builder, ir.DoubleType())
+        with builder.if_else(builder.icmp_signed("==", args[1], ir.Constant(I64, 4))) as (single, double):
+            with single:
+                builder.store(builder.fpext(builder.load(place, align=4, typ=ir.FloatType()), ir.DoubleType()), out)
+            with double:
+                builder.store(builder.load(place, align=8, typ=ir.DoubleType()), out)
+        return builder.load(out)
+
+    return types.float64(types.int64, types.int64), codegen
+
+
+@kernel()
+def gather_rows(at: int, itemsize: int, d: int, ids: Any, lo: int, hi: int, columns: Any) -> None:
+    """columns[:d, i - lo] = row ids[i] for lo <= i < hi, and a column of ones; rows of d numbers lie from address `at`.
+
+    Whole squares of a vector's width are transposed in registers; the last square of a row overlaps the one before.
+    """
+    stride, lanes, ld = itemsize * d, VECTOR_BYTES // columns.itemsize, columns.shape[1]
+    part = ids[lo:hi]
+    n = hi - lo
+    whole = n // lanes * lanes if d >= lanes else 0
+    for i in range(0, whole, lanes):
+        for ahead in range(i + AHEAD, min(i + AHEAD + lanes, n)):
+            for line in range(0, stride, 64):
+                prefetch(at + part[ahead] * stride + line)
+        for k in range(0, d, lanes):
+            _turn(at, itemsize, stride, part, i, min(k, d - lanes), columns, ld)
+    for i in range(whole, n):
+        for k in range(d):
+            columns[k, i] = _number(at + part[i] * stride + k * itemsize, itemsize)
+    for i in range(n):
+        columns[d, i] = 1
+
+
 @kernel()
 def gather(X: Any, ids: Any, address: int, columns: Any) -> None:
     """columns[:d, i] = X[ids[i]] and a column of ones; X (n, d) starts at `address`."""
-    d, n = X.shape[1], len(ids)
-    bytes_per_row = X.itemsize * d
-    for i in range(0, n, 4):
-        for ahead in range(i + AHEAD, min(i + AHEAD + 4, n)):
-            for line in range(0, bytes_per_row, 64):
-                prefetch(address + ids[ahead] * bytes_per_row + line)
-        if i + 4 <= n:
-            a, b, c, e = np.uint64(ids[i]), np.uint64(ids[i + 1]), np.uint64(ids[i + 2]), np.uint64(ids[i + 3])
-            for k in range(d):
-                columns[k, i] = X[a, k]
-                columns[k, i + 1] = X[b, k]
-                columns[k, i + 2] = X[c, k]
-                columns[k, i + 3] = X[e, k]
-        else:
-            for j in range(i, n):
-                for k in range(d):
-                    columns[k, j] = X[ids[j], k]
-    for i in range(n):
-        columns[d, i] = 1
+    gather_rows(address, X.itemsize, X.shape[1], ids, 0, len(ids), columns)
 
 
 @kernel(fastmath=_FLAGS)

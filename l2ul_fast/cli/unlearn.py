@@ -50,8 +50,10 @@ def fit(
 ) -> None:
     """Train a model on a dataset file, and what it takes to unlearn from it."""
     from l2ul_fast.unlearner import L2UL
+    from l2ul_fast.unlearner.artifact import refuse_foreign
 
     with user_errors(), _budget(threads):
+        refuse_foreign(out)
         unlearner = L2UL(
             model, head=head, prior=prior, lam=lam, psi=psi, t=t, m=m, s=s, hidden=hidden, robust=robust,
             network=network, random_state=seed,

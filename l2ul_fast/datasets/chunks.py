@@ -101,7 +101,7 @@ def chunk_offsets(X: h5py.Dataset) -> np.ndarray:
 
 def read_at(handle: int, offset: int, raw: np.ndarray, start: int) -> None:
     """Like read_chunk for the chunk at byte `offset` of an open file: no lock of h5py's or Python's is held."""
-    view, done = memoryview(raw), 0
+    view, done = memoryview(raw.data), 0
     while done < raw.size:
         k = os.preadv(handle, [view[done:]], offset + done)
         if k == 0:

@@ -123,7 +123,8 @@ def measure(
 
     peers: how many pairs each peer makes; its time is scaled to m pairs.
     """
-    counts = {"ours": m, **(peers or {"sklearn": 2 * threads, "vmap": 256})}
+    wanted = {"sklearn": 2 * threads, "vmap": 256} if peers is None else peers  # vmap needs large batches to be fast
+    counts = {"ours": m, **{name: min(k, m) for name, k in wanted.items()}}
     X, y, ids, n_forget = make_problem(m, s, d)
     model = MLPModel(d, h=H, lam=LAM)
     start = model.start(0)

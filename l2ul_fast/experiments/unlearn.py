@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,10 @@ def run_all(
                 wanted = "quality-lr" in only if model == "lr" else "quality-mlp" in only and dataset in MLP
                 if wanted:
                     key = {"experiment": "unlearn-quality", "dataset": dataset, "model": model}
-                    jobs.append((key, lambda d=dataset, m=model: _quality(d, m, raw_dir, facts, folder, progress)))
+                    jobs.append((key, partial(_quality, dataset, model, raw_dir, facts, folder)))
             if "sequence" in only and dataset in MLP:
                 key = {"experiment": "sequence", "dataset": dataset}
-                jobs.append((key, lambda d=dataset: _sequence(d, raw_dir, facts, folder)))
+                jobs.append((key, partial(_sequence, dataset, raw_dir, facts, folder)))
         for done, (key, measure) in enumerate(jobs):
             progress(" ".join(map(str, key.values())), done, len(jobs))
             if not run.has(**key):
@@ -121,9 +122,7 @@ def run_all(
         progress("done", len(jobs), len(jobs))
 
 
-def _quality(
-    name: str, model: str, raw_dir: Path | None, facts: dict[str, Any], folder: Path, progress: Progress
-) -> Iterator[Record]:
+def _quality(name: str, model: str, raw_dir: Path | None, facts: dict[str, Any], folder: Path) -> Iterator[Record]:
     label, train, test = tables_of(name, raw_dir, facts["rows"], folder)
     if model == "lr":
         return unlearn_quality.measure_lr(name, label, train, test, draws=facts["draws"])

@@ -37,7 +37,7 @@ def rows_of_higgs(n: int) -> tuple[np.ndarray, np.ndarray]:
 def _torch_calls(network: UnlearnNetwork, p: int, t: int, psi: int) -> dict[str, Callable[[], object]]:
     """The paper's network in torch with its input prebuilt, eager and TorchScript, at one thread and at all."""
     x = torch.rand(1, 2 * t * psi + p)
-    scripted: Any = torch.jit.freeze(torch.jit.trace(network.eval(), x))  # type: ignore[no-untyped-call]
+    scripted: Any = torch.jit.freeze(torch.jit.trace(network.eval(), x))
 
     def at(k: int, call: Any) -> Callable[[], object]:
         def run() -> None:

@@ -226,12 +226,19 @@ class MLPModel:
     def choose_mu(
         self, rows: Any, anchor: ArrayLike, tol: float = 1e-10, strengths: Sequence[float] = STRENGTHS
     ) -> tuple[float, Fit]:
-        """(mu, fit with it): the first of `strengths` whose Hessian at the solution has no eigenvalue below .7 mu."""
+        """(mu, fit with it): the first of `strengths` whose Hessian at the solution has no eigenvalue below .7 mu.
+
+        If there is none (rare features), the one with the largest such share above .3; else the fit is not converged.
+        """
+        tried = []
         for mu in strengths:
             fit = self.with_anchor(anchor, mu).fit(rows, tol=tol)
-            if fit.hessian is not None and np.linalg.eigvalsh(fit.hessian)[0] >= 0.7 * mu:
+            share = np.linalg.eigvalsh(fit.hessian)[0] / mu if fit.hessian is not None else -np.inf
+            if share >= 0.7:
                 return mu, fit
-        return mu, replace(fit, converged=False)  # not a well-defined retraining target: say so
+            tried.append((share, mu, fit))
+        share, mu, fit = max(tried, key=lambda item: item[0])
+        return mu, fit if share > 0.3 else replace(fit, converged=False)  # not a well-defined target: say so
 
     def fit_anchored(
         self, rows: Any, anchor: ArrayLike, tol: float = 1e-10, strengths: Sequence[float] = STRENGTHS

@@ -40,12 +40,12 @@ def speed(records: list[Record]) -> list[Line]:
             if model == "lr":
                 line(f"{model}: {method}, against TorchScript", r["script_ratio"], 3)
         elif method.startswith("unlearn"):
-            goal = f"{model}: {method}, p50 {r['p50_us']:.1f} us, against torch eager"
+            text = f"{model}: {method}, p50 {r['p50_us']:.1f} us, against torch eager"
             if model == "lr":
-                line(goal, r["eager_ratio"], 3)
+                line(text, r["eager_ratio"], 3)
                 line(f"{model}: {method}, p99 over p50", r["p99_us"] / r["p50_us"], 3, False)
             else:
-                lines.append((goal, f"{r['eager_ratio']:.1f}x", "", ""))
+                lines.append((text, f"{r['eager_ratio']:.1f}x", "", ""))
         elif "gather_ratio" in r and method.startswith("core"):
             line(f"{model}: {method}, {r['us']:.0f} us, against gathering the rows", r["gather_ratio"], 10, False)
         elif method.startswith("save"):

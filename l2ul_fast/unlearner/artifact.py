@@ -53,7 +53,7 @@ from l2ul_fast.unlearner.tensors import CODES, Arrays, encode, load_arrays
 
 __all__ = [
     "FORMAT", "FORMAT_VERSION", "Arrays", "FileRecord", "Header", "check_artifact", "load_artifact", "locked",
-    "read_header", "read_ledger", "save_artifact",
+    "read_header", "read_ledger", "refuse_foreign", "save_artifact",
 ]  # fmt: skip
 
 LEDGER = "ledger.jsonl"
@@ -135,6 +135,15 @@ def save_artifact(
             return _save(directory, plain, parts, keep, entries, base)
     except OSError as error:
         raise explain(directory, error) from error
+
+
+def refuse_foreign(directory: Path | str) -> None:
+    """DataError when `save_artifact` would not write here; to be asked before hours of work."""
+    directory = Path(directory)
+    if directory.is_dir():
+        _current(directory)
+    elif directory.exists():
+        raise DataError(f"{directory} is not a directory: choose another one")
 
 
 def _grouped(arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], keep: Collection[str]) -> dict[str, Any]:

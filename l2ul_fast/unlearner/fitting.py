@@ -17,7 +17,7 @@ from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.learned import Learned
 from l2ul_fast.unlearner.pairs import Pairs, joined, subset_pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_fast.unlearner.steps import DirectStep, LinearStep, NewtonStep, Step
+from l2ul_fast.unlearner.steps import DirectStep, LinearStep, NewtonStep, Step, wipe
 from l2ul_fast.unlearner.store import NoStore
 
 if TYPE_CHECKING:
@@ -216,6 +216,7 @@ def refresh(unlearner: L2UL, reanchor: bool, report: Report) -> dict[str, Any]:
         unlearner.step = DirectStep(
             unlearner.model, learned.weights or {}, unlearner.cells, unlearner.theta, unlearner.n
         )
+    wipe(unlearner.step)
     return done
 
 

@@ -52,6 +52,8 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitt
         anchor = plain.train_anchor(*table.take(rows), seed=params["random_state"])
         model, found = plain.fit_anchored(table, anchor)
         facts |= {"anchor_rows": int(rows.size), "mu": model.mu}
+        if found.hessian is not None:  # below .7 retraining is a little less well defined (see MLPModel.choose_mu)
+            facts["lowest_curvature_over_mu"] = float(np.linalg.eigvalsh(found.hessian)[0] / model.mu)
         if not found.converged:
             raise UserError("no anchor strength makes retraining well defined here: raise lam, or use anchor_rows=0")
     else:

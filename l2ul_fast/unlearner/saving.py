@@ -19,13 +19,15 @@ from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
 from l2ul_fast.unlearner.steps import AnchoredStep, DirectStep, LinearStep, NewtonStep, Step
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_kernels import Partitions
+from l2ul_kernels import Partitions, assign_cells, pack_cells, packed_width
 from l2ul_kernels.request import FOREIGN, FORGOTTEN, PRESENT
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
 Arrays = dict[str, NDArray[Any]]
+#: Rows of a data file that are looked at when an unlearner is loaded.
+SAMPLE = 100
 _PAIRS = ("rows", "starts", "n_forget", "n", "theta", "theta_r", "Z", "T")
 
 
@@ -120,11 +122,46 @@ def _build(cls: type[L2UL], directory: Path, facts: dict[str, Any], arrays: Arra
     u.learned = _learned(facts, arrays)
     u.store = _store(facts, arrays, u, data)
     u.step = _step(u, facts, arrays)
+    _check_shapes(u)
+    if isinstance(u.store, FileStore):
+        _check_rows_are_the_same(u, u.store)
     ledger = read_ledger(directory)
     u.history, u.entries = list(ledger.entries), []
     u.forget_log = _forget_log(u.history, u.gone.size)
     u.saved_to, u.generation = directory.resolve(), int(facts["generation"])
     return u
+
+
+def _check_shapes(u: L2UL) -> None:
+    """ValueError where arrays do not fit each other: compiled code trusts them."""
+    rows, p, C, cells = u.gone.size, u.model.size, len(u.classes_), u.cells
+    wanted: list[tuple[str, Any, tuple[int, ...]]] = [
+        ("theta", u.theta, (p,)), ("packed", cells.packed, (rows, packed_width(cells.t, cells.psi))),
+        ("counts", cells.counts, (C, cells.t, cells.psi)), ("class_counts", u.class_counts, (C,)),
+        ("seeds", cells.partitions.seeds, (cells.t, cells.psi, u.d)),
+    ]  # fmt: skip
+    square = (("anchor", (p,)), ("curvature", (p, p)), ("W", (p, p)))
+    wanted += [(name, getattr(u.step, name), shape) for name, shape in square if hasattr(u.step, name)]
+    if isinstance(u.store, ArrayStore):
+        wanted += [("X", u.store.X, (rows, u.d)), ("y", u.store.y, (rows,))]
+    elif isinstance(u.store, NoStore):
+        wanted.append(("digests", u.store.digests, (rows,)))
+    for name, array, shape in wanted:
+        if array.shape != shape:
+            raise ValueError(f"{name}, which has shape {array.shape} instead of {shape}")
+    if isinstance(u.store, ArrayStore) and u.store.y.max() >= C:
+        raise ValueError("y, which has labels of other classes")
+
+
+def _check_rows_are_the_same(u: L2UL, store: FileStore) -> None:
+    """Rows of the data file must lie in the cells that were stored for them: notices a file in another order."""
+    present = np.flatnonzero(u.gone == PRESENT)
+    some = present[:: max(1, present.size // SAMPLE)]
+    cells = pack_cells(assign_cells(store.fetch(some)[0], u.cells.partitions), u.cells.psi)
+    if (cells != u.cells.packed[some]).any():
+        raise DataError(
+            "the data file holds other rows, or in another order, than when this model was fitted: fit again"
+        )
 
 
 def _forget_log(history: list[dict[str, Any]], size: int) -> list[dict[str, Any]]:

@@ -192,6 +192,13 @@ class AnchoredStep(LinearStep):
         return out
 
 
+def wipe(step: Step) -> None:
+    """Overwrite what the latest request left in scratch memory: its gradient gives a single row away."""
+    for name in ("_work", "_total", "_single", "_memory"):
+        if hasattr(step, name):
+            getattr(step, name)[:] = 0
+
+
 class DirectStep:
     """The paper's head: theta' = N_U(mu_D, mu_f, theta), from the stored cells."""
 

@@ -1,0 +1,65 @@
+"""Distances between the outputs of models: they do not care how parameters are named."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from l2ul_fast.errors import DataError
+from l2ul_fast.metrics.value import Model, Number, Value, Vector, check_proba, degenerate, measured
+
+
+def _pair(p: ArrayLike, q: ArrayLike) -> tuple[Vector, Vector]:
+    p, q = check_proba(p), check_proba(q)
+    if p.shape != q.shape:
+        raise DataError(f"probabilities must have the same shape, got {p.shape} and {q.shape}")
+    return p, q
+
+
+def activation_distance(proba: ArrayLike, retrained: ArrayLike, original: ArrayLike | None = None) -> Value:
+    """Mean over rows of ||p' - p_r||_2, probabilities (n, C). Target 0; at most sqrt(2)."""
+    p, q = _pair(proba, retrained)
+    if len(p) == 0:
+        return degenerate("no rows", 0.0)
+    nothing = None if original is None else activation_distance(original, retrained).value
+    return measured(float(np.linalg.norm(p - q, axis=1).mean()), 0.0, nothing)
+
+
+def js_rows(p: ArrayLike, q: ArrayLike) -> Vector:
+    """(n,) Jensen-Shannon divergence of each row of p and q (n, C), in nats: 0 to log 2."""
+    from scipy.special import rel_entr
+
+    p, q = _pair(p, q)
+    m = 0.5 * (p + q)
+    return np.clip(0.5 * (rel_entr(p, m) + rel_entr(q, m)).sum(axis=1), 0.0, np.log(2))
+
+
+def js_divergence(proba: ArrayLike, retrained: ArrayLike, original: ArrayLike | None = None) -> Value:
+    """Mean over rows of the Jensen-Shannon divergence between p' and p_r (n, C), in nats. Target 0; at most log 2."""
+    rows = js_rows(proba, retrained)
+    if len(rows) == 0:
+        return degenerate("no rows", 0.0)
+    nothing = None if original is None else js_divergence(original, retrained).value
+    return measured(float(rows.mean()), 0.0, nothing)
+
+
+def zrf(proba: ArrayLike, random_proba: ArrayLike, target: Number = None, nothing: Number = None) -> Value:
+    """1 - mean Jensen-Shannon divergence of p' (r, C) on D_f from a randomly initialised model's. Target: Retrain's.
+
+    Near 1 means random answers on D_f, which is NOT what Retrain gives on rows it can generalise to: the target is
+    Retrain's value, never 1. For log 2 nats at most, the value is at least 1 - log 2.
+    """
+    rows = js_rows(proba, random_proba)
+    if len(rows) == 0:
+        return degenerate("no rows", target, nothing)
+    return measured(1.0 - float(rows.mean()), target, nothing)
+
+
+def random_proba(model: Model, X: ArrayLike, seed: int = 0) -> Vector:
+    """(n, C) answers of a model that has learned nothing: coefficients ~ N(0, 1/d), or the MLP's random start."""
+    rng = np.random.default_rng(seed)
+    if hasattr(model, "h"):
+        theta = model.start(seed)  # type: ignore[attr-defined]
+    else:
+        theta = rng.normal(size=model.size) / model.d**0.5
+    return model.predict_proba(theta, X)
