@@ -1,6 +1,7 @@
 """Conversion of small originals: checks against the registry, atomicity, SIGKILL, and downloads with a fake server."""
 
 import dataclasses
+import errno
 import gzip
 import hashlib
 import os
@@ -178,6 +179,26 @@ def test_killed_while_converting_then_run_again(small_magic, folders):
     path = convert("magic", raw, data, subset=True)
     assert os.listdir(data) == ["magic.subset.h5"]
     assert verify(path) == []
+
+
+def test_a_failed_write_to_disk_is_noticed_at_once(small_magic, folders, monkeypatch):
+    """The system reports it to one fsync only, and the first one runs beside the conversion."""
+    raw, data = folders
+    (raw / "magic04.data").write_bytes(MAGIC)
+    before = convert("magic", raw, data).read_bytes()
+    calls, fsync = [], os.fsync
+
+    def failing(handle):
+        calls.append(handle)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "broken")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(DataError, match=r"cannot write .*: Input/output error"):
+        convert("magic", raw, data)
+    assert (data / "magic.h5").read_bytes() == before
+    assert os.listdir(data) == ["magic.h5"]
 
 
 # --- fetch -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import io
 import math
+import threading
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -85,7 +86,7 @@ def test_float32_survive_printing(patterns, form):
 
 
 @settings(deadline=None)
-@given(st.integers(0, 19), st.integers(0, 10**19 - 1), st.sampled_from("+-"), st.integers(0, 30))
+@given(st.integers(0, 19), st.integers(0, 10**19 - 1), st.sampled_from("+-"), st.integers(0, 36))
 def test_physics_form_with_leading_zeros(zeros, number, sign, exponent):
     """d.dddddddddddddddddde+dd has a kernel of its own; it must not lose digits when the first ones are 0."""
     all_digits = ("0" * zeros + f"{number:019d}")[:19]
@@ -94,6 +95,42 @@ def test_physics_form_with_leading_zeros(zeros, number, sign, exponent):
         nearest_float32(text),
         -nearest_float32(text),
     ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.floats(2.0**-63, 2.0**66, width=32),
+    st.integers(-300, 300),
+    st.sampled_from(["", "-"]),
+    st.integers(0, 10**4 - 1),
+)
+def test_physics_form_near_the_middle(low, steps, sign, last):
+    """The kernel uses 15 of the 19 digits: near the middle of two float32 values that must not decide."""
+    middle = (low + float(np.nextafter(np.float32(low), np.float32(np.inf)))) / 2
+    near = float((np.float64(middle).view(np.int64) + steps).view(np.float64))
+    mantissa, _, exponent = f"{near:.18e}".partition("e")
+    text = f"{sign}{mantissa[:-4]}{last:04d}e{exponent}"  # any four digits at the end: those that are not used
+    assert parse(f"0,{text}\n".encode(), ONE)[0][0, 0] == nearest_float32(text)
+
+
+PHYSICS = b"-8.692932128906250000e-01"
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, len(PHYSICS)), st.binary(max_size=2), st.integers(0, 2))
+def test_physics_form_with_damage(at, new, skipped):
+    """Bytes replaced, inserted and removed: whatever is still a number keeps its value, all else is refused."""
+    text = PHYSICS[:at] + new + PHYSICS[at + skipped :]
+    if b"\n" in text:
+        return
+    line = b"1," + text
+    try:
+        row = slow_row(line, ONE)
+    except ValueError:
+        with pytest.raises(LineError):
+            parse(line + b"\n", ONE)
+    else:
+        assert same_bits(parse(line + b"\n", ONE)[0][0], np.array(row[0], dtype=np.float32))
 
 
 @pytest.mark.parametrize("text", ["16777217", "16777219", "16777217.0", "9007199791611905", "1e-45", "7e-46", "1e-60"])
@@ -197,6 +234,28 @@ def test_damaged_line_after_blank_lines():
 def test_a_line_without_end_is_not_read_into_memory():
     with pytest.raises(DataError, match="line 2 is damaged: it is longer than 1000 bytes"):
         list(parse_text(io.BytesIO(b"1,2,3,4\n" + b"1" * 5000), THREE, "x", block=1000))
+
+
+def test_a_caller_may_stop_early():
+    before = threading.active_count()
+    rows = parse_text(io.BytesIO(b"1,2,3,4\n" * 1000), THREE, "x", threads=3, block=64)
+    next(rows)
+    rows.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_failing_stream_is_named_after_the_rows_before_it(threads):
+    class Failing(io.BytesIO):
+        def readinto(self, buffer):
+            if self.tell() == len(self.getvalue()):
+                raise OSError("no more")
+            return super().readinto(buffer)
+
+    rows = parse_text(Failing(b"1,2,3,4\n" * 100), THREE, "some.csv", threads=threads, block=80)
+    assert sum(len(next(rows)[0]) for _ in range(10)) == 100
+    with pytest.raises(DataError, match=r"some\.csv is truncated or damaged .no more."):
+        next(rows)
 
 
 @pytest.mark.parametrize("text", [b"1, 2 ,3,\t4\r\n", b"1,2,3,4 \n", b"  1,2,3,4\n", b"\n1,2.,3e0,+4\n\n"])

@@ -1,8 +1,9 @@
 """From a stream of text to blocks of rows: threads that read in turn and parse side by side, a fixed set of buffers."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import BinaryIO
 
@@ -73,36 +74,49 @@ def parse_text(
     free: SimpleQueue[np.ndarray | None] = SimpleQueue()
     for buf in np.empty((threads + 2, block + 1 + PAD), dtype=np.uint8):  # one allocation: NumPy asks for huge pages
         free.put(buf)
-    jobs: SimpleQueue[tuple[np.ndarray, Future[tuple[list[Rows], int]]] | None] = SimpleQueue()  # in file order
+    jobs: deque[tuple[np.ndarray, Future[tuple[list[Rows], int]]]] = deque()  # in file order
+
+    def step(buf: np.ndarray) -> bool:
+        """Read the next block in turn, then parse it while it is in this core's cache; False if there is none."""
+        job: Future[tuple[list[Rows], int]] = Future()
+        try:
+            with turn:
+                if fill.at_end:
+                    return False
+                jobs.append((buf, job))
+                size = fill(buf)
+            job.set_result(parse_block(buf, size, layout))
+        except BaseException as error:  # whatever it is, the caller gets it
+            job.set_exception(error)
+        return True
 
     def work() -> None:
-        """Read a block in turn, then parse it while it is in this core's cache; again and again."""
         while (buf := free.get()) is not None:
-            job: Future[tuple[list[Rows], int]] = Future()
-            try:
-                with turn:
-                    if fill.at_end:
-                        return
-                    jobs.put((buf, job))
-                    size = fill(buf)
-                    if fill.at_end:
-                        jobs.put(None)
-                job.set_result(parse_block(buf, size, layout))
-            except BaseException as error:  # whatever it is, the caller gets it
-                job.set_exception(error)
+            step(buf)
+
+    def take_part() -> bool:
+        """One step if a buffer is free; False if not, or at the end."""
+        try:
+            buf = free.get_nowait()
+        except Empty:
+            return False
+        return buf is not None and step(buf)
 
     line = 1  # number of the first line of the oldest unfinished block
     with ThreadPoolExecutor(threads) as workers:
-        for _ in range(threads):
+        for _ in range(threads - 1):
             workers.submit(work)
         try:
-            while (item := jobs.get()) is not None:
-                buf, job = item
+            while True:
+                # This thread is one of the `threads`: it hands out what is ready; else it parses; else it waits.
+                if not (jobs and jobs[0][1].done()) and take_part():
+                    continue
+                if not jobs:
+                    return
+                buf, job = jobs.popleft()
                 blocks, lines = job.result()
                 line += lines
-                # Parsing has copied the rows out of the buffer, so the workers go on while the caller works, until
-                # the rows of all buffers wait for the caller.
-                free.put(buf)
+                free.put(buf)  # parsing has copied the rows out of it
                 yield from blocks
         except LineError as error:
             raise DataError(f"{name}, line {line + error.line} is damaged: {error}") from None

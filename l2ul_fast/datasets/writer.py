@@ -21,7 +21,7 @@ from l2ul_fast.datasets.layout import (
     source_label,
 )
 from l2ul_fast.datasets.moments import Moments, first_bad_row
-from l2ul_fast.datasets.split import SPLIT_RULE, count_train
+from l2ul_fast.datasets.split import SPLIT_RULE, train_mask
 from l2ul_fast.errors import DataError
 
 
@@ -70,6 +70,7 @@ class DatasetWriter:
         self._waiting = 0
         self._written = 0
         self._moments = Moments(d)
+        self._n_train = 0
         self.class_counts = np.zeros(self.classes.size, dtype=np.int64)
         self._temp: Path | None = None
         self._file: h5py.File | None = None
@@ -123,6 +124,7 @@ class DatasetWriter:
         rows, start = self._waiting, self._written
         stop = start + rows
         self._moments.update(self._X[:rows])
+        self._n_train += int(np.count_nonzero(train_mask(start, stop, self.split_seed)))
         try:
             if start == 0:
                 self._create(rows)
@@ -196,7 +198,7 @@ class DatasetWriter:
             "scale": self._moments.scale(),
             "split_rule": SPLIT_RULE,
             "split_seed": self.split_seed,
-            "n_train": count_train(self.rows, self.split_seed),
+            "n_train": self._n_train,
         }
         try:
             self._file.attrs.update(attrs)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,43 +122,69 @@ def measure_rows(path: Path, partitions: Partitions, repeats: int) -> Iterator[R
 
 
 def measure_write(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]:
-    """Making a stand-in against writing random bytes of the same size to a file, both to disk (fsync)."""
+    """Making a stand-in against its parts: generating alone, writing rows at hand alone; and a plain file. All but
+    generating end on disk (fsync)."""
+    from l2ul_fast.datasets.standin import fill, load_model
+    from l2ul_fast.datasets.writer import DatasetWriter
+
     size = 4 * 28 * rows
     noise = np.random.default_rng(0).bytes(4 << 20)
+    model = load_model("higgs")
+    X = np.random.default_rng(0).standard_normal((min(rows, 1 << 16), 28), np.float32)
+    y = np.zeros(len(X), np.uint8)
+    spare = np.empty_like(X), np.empty_like(y)
+    pieces = [(start, min(len(X), rows - start)) for start in range(0, rows, len(X))]
 
-    def raw() -> None:
+    def plain() -> None:
         with open(folder / "noise", "wb") as file:
-            for _ in range(size // len(noise)):
-                file.write(noise)
+            for start in range(0, size, len(noise)):
+                file.write(noise[: size - start])
             file.flush()
             os.fsync(file.fileno())
 
-    times = interleave({"random bytes": raw, "stand-in": lambda: make("higgs", rows, 1, folder / "made")}, repeats)
-    for name, taken in times.items():
+    def write() -> None:
+        with DatasetWriter(folder / "noise.h5", name="higgs", source="standin:0:0", d=28, classes=[0, 1]) as writer:
+            for _, k in pieces:
+                writer.append(X[:k], y[:k])
+
+    def generate() -> None:
+        for start, k in pieces:
+            fill(model, start, 1, spare[0][:k], spare[1][:k])
+
+    calls: dict[str, Callable[[], object]] = {
+        "random bytes": plain,
+        "random rows, same HDF5 file": write,
+        "generate alone": generate,
+        "stand-in": lambda: make("higgs", rows, 1, folder / "made"),
+    }
+    generate()  # compiled
+    for name, taken in interleave(calls, repeats).items():
         yield {
             "experiment": "write", "dataset": "higgs", "source": "stand-in", "n": rows, "method": name,
             "wall_seconds": taken.median, "spread": taken.spread, "gb_per_second": size / taken.median / 1e9,
         }  # fmt: skip
     (folder / "noise").unlink()
+    (folder / "noise.h5").unlink()
 
 
 def measure_csv(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]:
-    """Original-format text (HIGGS.csv, made from stand-in rows) to HDF5: ours against pandas."""
+    """Original-format text (HIGGS.csv, made from stand-in rows, at most a million) to HDF5: ours against pandas."""
     from l2ul_fast.datasets.convert import convert
     from l2ul_fast.datasets.standin import generate
 
-    X, y = generate("higgs", 0, rows, rows, 2)
-    raw = folder / "raw" / "higgs"
-    raw.mkdir(parents=True, exist_ok=True)
-    text = raw / "HIGGS.csv"
+    rows = min(rows, 1_000_000)
+    distinct = min(rows, 100_000)  # formatting takes far longer than parsing, so these are written again and again
+    X, y = generate("higgs", 0, distinct, distinct, 2)
+    form = ",".join(["%.18e"] * 29) + "\n"
+    lines = [form % (label, *row) for label, row in zip(y.tolist(), X.tolist(), strict=True)]
+    text = folder / "raw" / "higgs" / "HIGGS.csv"
+    text.parent.mkdir(parents=True, exist_ok=True)
     with open(text, "w") as file:
-        for label, row in zip(y, X, strict=True):
-            file.write(f"{float(label):.18e}," + ",".join(f"{v:.18e}" for v in row.tolist()) + "\n")
-
-    def ours() -> None:
-        convert("higgs", folder / "raw", folder / "converted", subset=True)
-
-    calls: dict[str, Callable[[], object]] = {"l2ul data convert": ours}
+        for start in range(0, rows, distinct):
+            file.write("".join(lines[: rows - start]))
+    calls: dict[str, Callable[[], object]] = {
+        "l2ul data convert": lambda: convert("higgs", folder / "raw", folder / "converted", subset=True)
+    }
     try:
         import pandas as pd
     except ImportError:
@@ -166,14 +193,20 @@ def measure_csv(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]:
         calls["pandas read_csv + to_hdf"] = lambda: pd.read_csv(text, header=None).to_hdf(
             folder / "p.h5", key="x", mode="w"
         )
+    cpu: dict[str, list[float]] = {name: [] for name in calls}  # of all threads, user and system
+
+    def counted(name: str) -> None:
+        before = time.process_time()
+        calls[name]()
+        cpu[name].append(time.process_time() - before)
+
     for call in calls.values():
         call()
-    times = interleave(calls, repeats)
-    for name, taken in times.items():
+    for name, taken in interleave({name: partial(counted, name) for name in calls}, repeats).items():
         yield {
             "experiment": "csv", "dataset": "higgs", "source": "stand-in", "n": rows, "method": name,
-            "wall_seconds": taken.median, "spread": taken.spread, "rows_per_second": rows / taken.median,
-            "bytes": text.stat().st_size,
+            "wall_seconds": taken.median, "spread": taken.spread, "cpu_seconds": float(np.median(cpu[name])),
+            "rows_per_second": rows / taken.median, "bytes": text.stat().st_size,
         }  # fmt: skip
 
 

@@ -30,8 +30,10 @@ PROFILES: dict[str, dict[str, Any]] = {
     "full": {"rows": None, "latency_rows": 1_000_000, "repeats": 11, "draws": 10, "cold": 10, "m": 1000,
              "fit_rows": 1_000_000},
 }  # fmt: skip
-#: Rows of the MLP's training sets at most: beyond, exact retrains from the anchor take minutes each.
-MLP_ROWS = 60_000
+#: Rows of the MLP's training sets at most (wide sets: fewer); beyond, exact retrains from the anchor take minutes.
+MLP_ROWS, WIDE_ROWS = 60_000, 20_000
+#: Features above which only two requests of each kind are also retrained from the anchor: each takes many seconds.
+WIDE = 40
 PARTS = ("latency", "pairs", "fit", "quality-lr", "quality-mlp", "sequence")
 
 Progress = Callable[[str, int, int], None]
@@ -126,11 +128,13 @@ def _quality(name: str, model: str, raw_dir: Path | None, facts: dict[str, Any],
     label, train, test = tables_of(name, raw_dir, facts["rows"], folder)
     if model == "lr":
         return unlearn_quality.measure_lr(name, label, train, test, draws=facts["draws"])
-    train = first_rows(train, MLP_ROWS)
-    return unlearn_quality.measure_mlp(name, label, train, test, draws=facts["draws"], cold_draws=facts["cold"])
+    train = first_rows(train, MLP_ROWS if train.d <= WIDE else WIDE_ROWS)
+    cold = facts["cold"] if train.d <= WIDE else min(2, facts["cold"])
+    return unlearn_quality.measure_mlp(name, label, train, test, draws=facts["draws"], cold_draws=cold)
 
 
 def _sequence(name: str, raw_dir: Path | None, facts: dict[str, Any], folder: Path) -> Iterator[Record]:
     label, train, _ = tables_of(name, raw_dir, facts["rows"], folder)
     yield from unlearn_quality.measure_sequence(name, label, train, "lr")
-    yield from unlearn_quality.measure_sequence(name, label, first_rows(train, MLP_ROWS), "mlp")
+    few = first_rows(train, MLP_ROWS if train.d <= WIDE else WIDE_ROWS)
+    yield from unlearn_quality.measure_sequence(name, label, few, "mlp")

@@ -27,7 +27,7 @@ def align_units(model: MLPModel, theta: ArrayLike, reference: ArrayLike) -> Vect
     units = np.empty_like(a)
     units[places] = sign[:, None] * a[rows]
     d = model.d
-    bias = np.asarray(theta, np.float64)[model.h * (d + units.shape[1] - d) :]
+    bias = np.asarray(theta, np.float64)[units.size :]
     return np.concatenate([units[:, :d].ravel(), units[:, d], units[:, d + 1 :].T.ravel(), bias])
 
 

@@ -63,11 +63,10 @@ def measured(
     value: float, target: Number = None, nothing: Number = None, interval: tuple[float, float] | None = None
 ) -> Value:
     """A Value; degenerate if the number is not finite."""
-    beside = {"target": number(target), "nothing": number(nothing)}
     if not math.isfinite(value):
-        return Value(None, degenerate="the result is not finite", **beside)
+        return degenerate("the result is not finite", target, nothing)
     ends = None if interval is None else (float(interval[0]), float(interval[1]))
-    return Value(float(value), interval=ends, **beside)
+    return Value(float(value), number(target), None, ends, number(nothing))
 
 
 def degenerate(reason: str, target: Number = None, nothing: Number = None) -> Value:

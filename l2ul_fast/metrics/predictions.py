@@ -7,13 +7,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from l2ul_fast.metrics.value import Model, Number, Value, Vector, degenerate, first_degenerate, measured, number
-from l2ul_fast.metrics.value import same_length
+from l2ul_fast.metrics.value import (
+    Model,
+    Number,
+    Value,
+    Vector,
+    degenerate,
+    first_degenerate,
+    measured,
+    number,
+    same_length,
+)
 from l2ul_fast.models.mlp import blocks_of
 
 
 def accuracy(predicted: ArrayLike, y: ArrayLike, target: Number = None, nothing: Number = None) -> Value:
-    """Share of predicted (n,) equal to y (n,). Target: Retrain's accuracy on the same rows, not 1 (and not 0 on D_f)."""
+    """Share of predicted (n,) equal to y (n,). Target: Retrain's on the same rows, not 1 (nor 0 on D_f)."""
     if same_length(predicted, y) == 0:
         return degenerate("no rows", target, nothing)
     return measured(float((np.asarray(predicted) == np.asarray(y)).mean()), target, nothing)
