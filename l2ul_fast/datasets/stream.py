@@ -1,7 +1,7 @@
-"""A data set of any size past the kernels: one thread reads chunks into a small ring of buffers, the kernels eat them.
+"""A data set of any size past the kernels. Memory is a few chunks, whatever n; every chunk's checksum is verified.
 
-h5py allows one call at a time in a process, so more readers would not read faster; the kernels release the GIL and run
-while the next chunk is read and its checksum computed. Memory is the ring, whatever n.
+`blocks` reads ahead: one thread fills a small ring of buffers while the caller works. `stream_counts` on several cores
+does without it: each core reads and counts chunks of its own (see `_pass`).
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -229,19 +230,85 @@ def stream_counts(
         labelled = by_class or masked
         order = np.argsort(shards.classes)
         total = np.zeros((n_classes + masked, *shape) if labelled else shape, np.int64)
-        for first, X, y in blocks(shards, labels=by_class):
+
+        def count(first: int, X: NDArray[np.float32], y: NDArray[Any] | None, out: NDArray[np.int64]) -> None:
             labels = np.zeros(len(X), np.uint16) if labelled else None
             if labels is not None:
                 if y is not None:
                     labels[:] = order[np.searchsorted(shards.classes, y, sorter=order)]
                 if masked:
                     labels[_outside(shards, first, len(X), part)] = n_classes
-            cell_counts(X, partitions, labels, None if labels is None else n_classes + masked, out=total)
+            cell_counts(X, partitions, labels, None if labels is None else n_classes + masked, out=out)
+
+        workers = min(numba.get_num_threads(), sum(-(-file.n // file.chunk_rows) for file in shards.files))
+        done = 0
+        for rows in _pass(shards, workers, by_class, count, total):
+            done += rows
             if progress is not None:
-                progress(first + len(X), shards.n)
+                progress(done, shards.n)
         if not labelled:
             return total
         return total[:n_classes] if by_class else total[0]
+
+
+def _pass(
+    shards: Shards, workers: int, labels: bool, count: Callable[..., None], total: NDArray[np.int64]
+) -> Iterator[int]:
+    """Let `count(first row, X, y, out)` add all chunks to `total`; yields the rows of each chunk when it is done.
+
+    One worker: a thread reads ahead. Several: each reads, checks and counts chunks of its own on one core; nobody
+    waits for anybody, and reading is not limited to one thread. Integers add up the same in any order.
+    """
+    if workers == 1:
+        for first, X, y in blocks(shards, labels):
+            count(first, X, y, total)
+            yield len(X)
+        return
+    files = [_Chunks(file) for file in shards.files]
+    places = iter([(i, start) for i, file in enumerate(shards.files) for start in range(0, file.n, file.chunk_rows)])
+    taking, finished = threading.Lock(), queue.SimpleQueue[Any]()
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            numba.set_num_threads(1)  # of this thread only
+            own = np.zeros_like(total)
+            memory = np.empty(4 * max(f.chunk_rows for f in shards.files) * shards.d + 4, np.uint8)
+            while not stop.is_set():
+                with taking:
+                    i, start = next(places, (-1, 0))
+                if i < 0:
+                    break
+                file = shards.files[i]
+                raw = memory[: 4 * file.chunk_rows * shards.d + 4]
+                X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
+                rows = files[i].read(start, raw, X)
+                y = file.y[start : start + rows] if labels else None
+                count(int(shards.first_rows[i]) + start, X[:rows], y, own)
+                finished.put(rows)
+            finished.put(own)
+        except BaseException as error:
+            finished.put(error)
+
+    crew = [threading.Thread(target=work, name="l2ul-worker", daemon=True) for _ in range(workers)]
+    for thread in crew:
+        thread.start()
+    try:
+        while workers:
+            item = finished.get()
+            if isinstance(item, BaseException):
+                raise item
+            if isinstance(item, int):
+                yield item
+            else:
+                total += item
+                workers -= 1
+    finally:  # also when the caller stops early: no worker may outlive the open files
+        stop.set()
+        for thread in crew:
+            thread.join()
+        for chunks in files:
+            chunks.close()
 
 
 def _outside(shards: Shards, first: int, rows: int, part: Part) -> NDArray[np.bool_]:
