@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
@@ -39,7 +39,14 @@ def batches_of(rng, n, count):
 
 
 @settings(max_examples=40, deadline=None)
-@given(MODELS, st.integers(1, 200), st.integers(1, 5), st.booleans(), st.sampled_from([np.float32, np.float64]), st.integers(0, 99))
+@given(
+    MODELS,
+    st.integers(1, 200),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 99),
+)
 def test_training_is_that_of_the_reference(model, n, count, adam, dtype, seed):
     kind, C, activation = model
     _, _, _, descent, gradient, lam, start, rng = problem(kind, n, 1 + seed % 20, C, activation, 0.1, seed, dtype)
@@ -53,7 +60,7 @@ def test_training_is_that_of_the_reference(model, n, count, adam, dtype, seed):
     np.testing.assert_allclose(run.G[:, descent.pad.where], G, **tolerance)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     MODELS, st.integers(20, 120), st.integers(1, 4), st.integers(1, 10), st.integers(1, 3), st.integers(0, 6),
     st.integers(1, 4), st.booleans(), st.integers(0, 99),
@@ -63,7 +70,11 @@ def test_replay_is_that_of_the_reference(model, n, count, r, memory, burn_in, pe
     _, _, _, descent, gradient, lam, start, rng = problem(kind, n, 3, C, activation, 0.1, seed)
     ids, starts, parts = batches_of(rng, n, count)
     order = rng.integers(0, count, 15)
-    places = np.sort(rng.permutation(n)[:r])
+    places = rng.permutation(n)[:r]
+    if published:  # the paths part at once: as published, rounding errors between equal paths would become pairs
+        assume(starts[order[0]] < starts[order[0] + 1] - 1)
+        places[0] = starts[order[0]]
+    places = np.unique(places)
     run = descent.train(start, ids, starts, order, 0.1, trace=True)
     weights = np.ones(n)
     answer = descent.replay(
@@ -75,9 +86,10 @@ def test_replay_is_that_of_the_reference(model, n, count, r, memory, burn_in, pe
         gradient, W, G, parts, order, ids[places], 0.1, lam, memory, burn_in, period, published
     )
     np.testing.assert_array_equal(weights, 1.0)  # given back as they were
-    if answer.exact == exact:  # else a pair on the border of s.y > 0 fell to the other side by rounding
+    if kind == "lr":
+        assert answer.exact == exact
+    if answer.exact == exact:  # an MLP's pair on the border of s.y > 0 may fall to the other side by rounding
         np.testing.assert_allclose(answer.theta, theta, atol=1e-6)
-    assert abs(answer.exact - exact) <= 1
     np.testing.assert_array_equal(answer.trace.W[0, descent.pad.where], start)
 
 
@@ -191,7 +203,9 @@ def test_noise_climbs_the_loss_of_the_model(kind, C):
         slope = (objective(start + e) - objective(start - e)) / 2e-6
         sure = np.abs(slope) > 1e-3
         np.testing.assert_array_equal(np.sign(rows - start)[sure, k], -np.sign(slope[sure]))
-    np.testing.assert_allclose(losses[:, 0], -np.log(model.predict_proba(theta, start)[np.arange(6), labels]), atol=1e-12)
+    np.testing.assert_allclose(
+        losses[:, 0], -np.log(model.predict_proba(theta, start)[np.arange(6), labels]), atol=1e-12
+    )
     _, many = error_noise(start, labels, theta, kind, C, 3, steps=40)
     assert (many[:, -1] > many[:, 0]).mean() > 0.8
     with threads(1):

@@ -63,9 +63,9 @@ def test_sisa_counts_its_visits(data):
     assert facts["sample_visits"] == sum(epochs[s] * (edges[s + 1] - 1) for s in (2, 3))
     assert facts["sample_visits"] < sum(epochs[s] * edges[s + 1] for s in range(4))
     first = int(method.shards[1].order[0])
-    assert method.unlearn([first, row]).facts["sample_visits"] == sum(epochs[s] * (edges[s + 1] - 2) for s in (2, 3)) + sum(
-        epochs[s] * (edges[s + 1] - 1) for s in (0, 1)
-    )
+    assert method.unlearn([first, row]).facts["sample_visits"] == sum(
+        epochs[s] * (edges[s + 1] - 2) for s in (2, 3)
+    ) + sum(epochs[s] * (edges[s + 1] - 1) for s in (0, 1))
     # every shard is touched by a request of a hundred rows
     assert method.unlearn(np.arange(100)).facts["shards"] == 3
 

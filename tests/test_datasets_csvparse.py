@@ -97,12 +97,12 @@ def test_physics_form_with_leading_zeros(zeros, number, sign, exponent):
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     st.floats(2.0**-63, 2.0**66, width=32),
-    st.integers(-300, 300),
+    st.integers(-100, 100),
     st.sampled_from(["", "-"]),
-    st.integers(0, 10**4 - 1),
+    st.sampled_from([0, 1, 9999]) | st.integers(0, 9999),
 )
 def test_physics_form_near_the_middle(low, steps, sign, last):
     """The kernel uses 15 of the 19 digits: near the middle of two float32 values that must not decide."""

@@ -130,6 +130,7 @@ def test_rows_in_another_order_are_noticed_by_their_cells(tmp_path, monkeypatch)
 
 def test_another_directory_gets_the_whole_history(tmp_path):
     u = KINDS["newton"]()
+    u.save(tmp_path / "a")
     u.unlearn([1, 2])
     u.save(tmp_path / "a")
     u.unlearn([3])

@@ -187,38 +187,79 @@ def test_klom_refuses_too_little():
 # --------------------------------------------------------------------------------------------------- NeurIPS-2023 score
 
 
-def brute_epsilon(a, b, delta=1e-5):
-    """All attacks with one or two thresholds, one after the other."""
-    cuts = np.r_[-np.inf, np.unique(np.r_[a, b])]
-    best = -np.inf
-    for low in cuts:
-        for high in cuts[cuts > low]:
-            for inside in (True, False):
-                u = ((a > low) & (a <= high)) == inside
-                r = ((b > low) & (b <= high)) == inside
-                fnr, fpr = 1 - u.mean(), r.mean()
-                if fnr == 0 and fpr == 0:
-                    best = np.inf
-                elif fnr > 0 and fpr > 0:
-                    for x, z in ((fpr, fnr), (fnr, fpr)):
-                        if 1 - delta - x > 0:
-                            best = max(best, np.log(1 - delta - x) - np.log(z))
-    return float(np.clip(best, 0, 50))
+def brute_epsilon(a, b, attacks, delta=1e-5):
+    """All attacks, one after the other; values are multiples of 1/2, so thresholds in steps of 1/4 miss no region."""
+    wide, narrow = (a, b) if np.ptp(a) >= np.ptp(b) else (b, a)
+    low, high = (a, b) if np.median(b) > np.median(a) else (b, a)
+    steps = np.arange(-2, 2.25, 0.25)
+    if attacks == "published":
+        trials = [(t, np.inf, high, low) for t in np.arange(-20, 20, 0.25)]
+        trials += [
+            (r - np.ptp(narrow) + x, r, narrow, wide) for r in narrow.max() + steps for x in steps
+        ]  # fmt: skip
+    else:
+        cuts = np.r_[np.unique(np.r_[a, b]), np.inf]
+        trials = [(x, z - 0.25, one, two) for x in cuts for z in cuts[cuts > x] for one, two in ((a, b), (b, a))]
+        trials += [(x, z, None, one) for x, z, one, _ in trials]
+    best = 0.0
+    for left, right, positive, negative in trials:
+        if positive is None:  # everything but the interval
+            positive, flip = (b if negative is a else a), True
+        else:
+            flip = False
+        called = [((x >= left) & (x <= right)) != flip for x in (positive, negative)]
+        fnr, fpr = 1 - called[0].mean(), called[1].mean()
+        if fnr == 0 and fpr == 0:
+            best = np.inf
+        elif fnr > 0 and fpr > 0:
+            for x, z in ((fpr, fnr), (fnr, fpr)):
+                if 1 - delta - x > 0:
+                    best = max(best, np.log(1 - delta - x) - np.log(z))
+    return float(min(best, 50))
 
 
-@given(st.integers(0, 10_000), st.integers(2, 12), st.integers(2, 12), st.booleans())
-@settings(max_examples=40, deadline=None)
-def test_epsilons_equal_brute_force(seed, n, m, ties):
+@given(
+    st.integers(0, 10_000),
+    st.integers(2, 12),
+    st.integers(2, 12),
+    st.floats(0.3, 3),
+    st.sampled_from(["published", "all"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_epsilons_equal_brute_force(seed, n, m, scale, attacks):
     rng = np.random.default_rng(seed)
-    a, b = rng.normal(0.5, 1, (n, 2)), rng.normal(0, 1, (m, 2))
-    if ties:
-        a, b = a.round(), b.round()
-    spans = [(np.ptp(x), np.ptp(z)) for x, z in zip(a.T, b.T, strict=True)]
-    expected = [
-        50.0 if min(span) < 0.01 * max(span) else brute_epsilon(x, z)
-        for x, z, span in zip(a.T, b.T, spans, strict=True)
-    ]
-    np.testing.assert_allclose(metrics.epsilons(a, b), expected, rtol=1e-9)
+    a, b = rng.normal(0.5, scale, (n, 1)), rng.normal(0, 2, (m, 1))
+    a, b = np.round(2 * a) / 2, np.round(2 * b) / 2
+    spans = np.ptp(a), np.ptp(b)
+    expected = 50.0 if min(spans) < 0.01 * max(spans) else brute_epsilon(a[:, 0], b[:, 0], attacks)
+    assert metrics.epsilons(a, b, attacks=attacks)[0] == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(-8, 8), st.integers(0, 16))
+@settings(max_examples=100, deadline=None)
+def test_regions_between_two_thresholds_equal_a_grid_of_thresholds(seed, n, top, width):
+    from l2ul_fast.metrics.epsilon import _reachable
+
+    values = np.sort(np.random.default_rng(seed).choice(np.arange(-20, 21), n, replace=False)) / 2
+    top, width, steps = top / 2, width / 2, np.arange(-2, 2.25, 0.25)
+    expected = set()
+    for right in top + steps:
+        for left in right - width + steps:
+            if hit := tuple(np.flatnonzero((values >= left) & (values <= right))):
+                expected.add((int(hit[0]), int(hit[-1]) + 1))
+    i, j = np.triu_indices(n + 1, 1)
+    found = _reachable(values, i, j, top, width)
+    assert set(zip(i[found].tolist(), j[found].tolist(), strict=True)) == expected
+
+
+def test_published_attacks_are_a_part_of_all():
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(0, 3, (2, 60, 5))
+    published, everything = (metrics.epsilons(a, b, attacks=x) for x in ("published", "all"))
+    assert (published <= everything).all()
+    assert (published < everything).any()
+    with pytest.raises(ValueError, match="attacks"):
+        metrics.epsilons(a, b, attacks="some")
 
 
 def test_forgetting_orders_sets_and_names_the_deterministic_one():
@@ -228,7 +269,7 @@ def test_forgetting_orders_sets_and_names_the_deterministic_one():
     assert good.value > 2 * bad.value
     assert good.value == pytest.approx(good.target, rel=0.7)
     apart = metrics.forgetting(r + 100, r)
-    assert apart.value == pytest.approx(0.5**100)  # told apart without an error: epsilon 50
+    assert apart.value == 0  # told apart without an error: epsilon 50
     assert "vary the seed" in metrics.forgetting(np.ones((200, 5)), r).degenerate
     assert "retrained models" in metrics.forgetting(r, np.ones((200, 5))).degenerate
     mixed = far.copy()
@@ -247,10 +288,10 @@ def test_forgetting_orders_sets_and_names_the_deterministic_one():
 
 
 def test_points_halve_every_half():
-    """Epsilons of known attacks: k of n unlearned models lie where no more than j retrained ones do."""
     from l2ul_fast.metrics.epsilon import _points
 
-    np.testing.assert_allclose(_points(np.array([0.0, 0.49, 0.5, 0.99, 1.0, 2.2])), [1, 1, 0.5, 0.5, 0.25, 1 / 16])
+    eps = np.array([0.0, 0.49, 0.5, 0.99, 1.0, 2.2, 6.99, 7.0])
+    np.testing.assert_allclose(_points(eps, 512), [1, 1, 0.5, 0.5, 0.25, 1 / 16, 0.5**13, 0])  # ln 511 is 6.2
 
 
 # ------------------------------------------------------------------------------------------------------------- relearn

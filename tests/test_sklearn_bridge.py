@@ -165,6 +165,24 @@ def test_the_layout_of_the_mlp_and_its_penalty():
     np.testing.assert_array_equal(flat(bridge._with(before, theta)), flat(before))
 
 
+def test_the_mlp_step_is_newtons_where_the_hessian_is_definite(monkeypatch):
+    from l2ul_fast.models import MLPModel
+
+    monkeypatch.setattr(bridge, "DAMPING", 0.0)
+    before, rows = network(alpha=20.0, solver="lbfgs"), np.arange(100)
+    theta, model = bridge._mlp(before), MLPModel(3, 2, 4, "tanh", lam=0.0)
+    data, labels, weights = CURVED[0], CURVED[1].astype(np.uint8), np.r_[np.ones(12), np.zeros(4), np.ones(4), 0]
+
+    def gradient(keep):
+        return model.data_gradient(theta, data[keep], labels[keep]) + 20.0 / len(keep) * weights * theta
+
+    hessian = model.hessian(theta, data, labels) + 20.0 / 800 * np.diag(weights)
+    values, vectors = np.linalg.eigh(hessian)
+    move = (vectors / np.abs(values)) @ vectors.T @ (gradient(kept(800, rows)) - gradient(np.arange(800)))
+    found = bridge._mlp(unlearn_estimator(before, *CURVED, rows))
+    np.testing.assert_allclose(found - theta, -move, atol=1e-5 * np.linalg.norm(move))
+
+
 def test_single_precision_and_data_frames_come_back_as_they_were():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X.astype(np.float32), columns=[f"c{i}" for i in range(6)])

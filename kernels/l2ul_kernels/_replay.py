@@ -69,9 +69,7 @@ def compact_factor(S: Any, Y: Any, kept: int, M: Any, pivots: Any) -> float:
 
 
 @kernel()
-def compact_product(
-    S: Any, Y: Any, kept: int, M: Any, pivots: Any, sigma: float, v: Any, small: Any, out: Any
-) -> None:
+def compact_product(S: Any, Y: Any, kept: int, M: Any, pivots: Any, sigma: float, v: Any, small: Any, out: Any) -> None:
     """out = B v, B the L-BFGS matrix of the pairs; small (2m,) is scratch."""
     for i in range(kept):
         small[i] = _dot(Y[i], v)

@@ -40,9 +40,7 @@ class Certified(Baseline):
         tol: float = 1e-10,
     ) -> None:
         if not (sigma > 0 and epsilon > 0 and 0 < delta < 1):
-            raise UserError(
-                f"sigma > 0, epsilon > 0 and 0 < delta < 1 are needed, got {sigma}, {epsilon} and {delta}"
-            )
+            raise UserError(f"sigma > 0, epsilon > 0 and 0 < delta < 1 are needed, got {sigma}, {epsilon} and {delta}")
         self.sigma, self.epsilon, self.delta, self.radius, self.tol = sigma, epsilon, delta, radius, tol
         self._newton: Newton | None = None
 

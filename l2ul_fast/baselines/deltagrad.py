@@ -39,7 +39,9 @@ class DeltaGrad(Baseline):
         as_published: bool = False,
     ) -> None:
         if memory < 1 or period < 1 or (burn_in is not None and burn_in < 0):
-            raise UserError(f"memory and period must be at least 1, burn_in not negative: {memory}, {period}, {burn_in}")
+            raise UserError(
+                f"memory and period must be at least 1, burn_in not negative: {memory}, {period}, {burn_in}"
+            )
         self.recipe = Recipe(epochs, batch, rate, adam=False, decay=False)
         self.memory, self.burn_in, self.period, self.limit = memory, burn_in, period, limit
         self.as_published = as_published
@@ -67,9 +69,7 @@ class DeltaGrad(Baseline):
 
     def _outcome(self, ids: Ids) -> Outcome:
         places = np.sort(self._deal.place[ids])
-        done = self._descent.replay(
-            self.trace, places, *self._run(), self._weights, keep_trace=True, **self._options
-        )
+        done = self._descent.replay(self.trace, places, *self._run(), self._weights, keep_trace=True, **self._options)
         facts = {"exact_steps": done.exact, "quasi_steps": done.quasi, "copied_steps": done.copied, "pairs": done.pairs}
         return Outcome(done.theta, facts, {"trace": done.trace})
 

@@ -32,8 +32,6 @@ class Finetune(Baseline):
         theta, steps = train_rows(self.table, self.model, self.theta, rows, starts, self.recipe, self.seed)
         return Outcome(theta, {"steps": steps, "sample_visits": self.recipe.epochs * len(rows)}, {})
 
-
-
     def _committed(self, ids: Ids) -> None:
         self._deal.drop(ids)
 

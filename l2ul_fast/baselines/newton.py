@@ -126,5 +126,3 @@ def factor(H: Matrix) -> tuple[Any, float]:
         except np.linalg.LinAlgError:
             damping = max(2 * damping, scale)
     raise UserError("the Hessian of the retained rows is not positive definite: retrain instead")
-
-

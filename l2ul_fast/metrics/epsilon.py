@@ -3,59 +3,74 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.metrics.value import Number, Value, Vector, degenerate, first_degenerate, measured, number
+from l2ul_fast.metrics.value import Ids, Number, Value, Vector, degenerate, first_degenerate, measured, number
 
-DELTA, MOST, BIN = 1e-5, 50.0, 0.5
+DELTA, MOST, BIN, BUFFER = 1e-5, 50.0, 0.5, 2.0
 #: Fewer models than this leave no threshold with both error rates above zero but the crudest.
 MIN_MODELS = 20
 
 
-def _epsilon_table(n_u: int, n_r: int, delta: float) -> Vector:
-    """(n_u + 1, n_r + 1): epsilon of the attack "unlearned" on a region that holds u unlearned and v retrained models.
+def _epsilon_table(n_pos: int, n_neg: int, delta: float) -> Vector:
+    """(n_pos + 1, n_neg + 1): epsilon of calling a region positive that holds u positive and v negative models.
 
-    The larger of the region and its complement; attacks with exactly one error rate of zero do not count.
+    Attacks with exactly one error rate of zero do not count (-inf); with both zero: inf.
     """
-    u, v = np.arange(n_u + 1)[:, None] / n_u, np.arange(n_r + 1)[None] / n_r
-    best = np.full((n_u + 1, n_r + 1), -np.inf)
-    for fnr, fpr in ((1 - u, v), (u, 1 - v)):
-        fnr, fpr = np.broadcast_arrays(fnr, fpr)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            a, b = np.log(1 - delta - fpr) - np.log(fnr), np.log(1 - delta - fnr) - np.log(fpr)
-        eps = np.fmax(a, b)
-        eps = np.where((fnr <= 0) & (fpr <= 0), np.inf, np.where((fnr <= 0) | (fpr <= 0), -np.inf, eps))
-        best = np.maximum(best, np.where(np.isnan(eps), -np.inf, eps))
-    return best
+    fnr, fpr = np.broadcast_arrays(1 - np.arange(n_pos + 1)[:, None] / n_pos, np.arange(n_neg + 1)[None] / n_neg)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        eps = np.fmax(np.log(1 - delta - fpr) - np.log(fnr), np.log(1 - delta - fnr) - np.log(fpr))
+    eps = np.where((fnr <= 0) | (fpr <= 0), -np.inf, np.where(np.isnan(eps), -np.inf, eps))
+    return np.where((fnr <= 0) & (fpr <= 0), np.inf, eps)
 
 
-def epsilons(unlearned: ArrayLike, retrained: ArrayLike, delta: float = DELTA) -> Vector:
+def epsilons(unlearned: ArrayLike, retrained: ArrayLike, delta: float = DELTA, attacks: str = "published") -> Vector:
     """(k,) epsilon of each example from outputs (margins) of N unlearned (N, k) and M retrained models (M, k).
 
-    The largest over all attacks with one or two thresholds of max(ln(1 - delta - FPR) - ln FNR, the same swapped);
-    clipped to [0, 50]; 50 where one side's range is below 1 % of the other's. Target: that of two sets of retrained
+    The largest over attacks of max(ln(1 - delta - FPR) - ln FNR, the same swapped), clipped to [0, 50]; 50 where one
+    side's range is below 1 % of the other's. "published": above a threshold lies the side with the larger median;
+    between two thresholds, each within 2 of an end of its range, the side with the smaller range. "all": any interval,
+    for either side: stronger, but with few models it mostly finds noise. Target: the value of two sets of retrained
     models.
     """
+    if attacks not in ("published", "all"):
+        raise ValueError(f'attacks must be "published" or "all", got {attacks!r}')
     a, b = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not (len(a) and len(b)):
         raise DataError(f"outputs must have shapes (N, k) and (M, k), got {a.shape} and {b.shape}")
     if np.isnan(a).any() or np.isnan(b).any():
         raise DataError("an output is NaN")
-    table = _epsilon_table(len(a), len(b), delta)
-    return np.array([_epsilon(a[:, i], b[:, i], table) for i in range(a.shape[1])])
+    tables = _epsilon_table(len(a), len(b), delta), _epsilon_table(len(b), len(a), delta)
+    return np.array([_epsilon(a[:, i], b[:, i], tables, attacks == "all") for i in range(a.shape[1])])
 
 
-def _epsilon(a: Vector, b: Vector, table: Vector) -> float:
-    spans = np.ptp(a), np.ptp(b)
+def _epsilon(a: Vector, b: Vector, tables: tuple[Vector, Vector], everything: bool) -> float:
+    spans = float(np.ptp(a)), float(np.ptp(b))
     if min(spans) < 0.01 * max(spans):
         return MOST
     values = np.unique(np.concatenate([a, b]))
-    # every region between two thresholds, the outermost included: single thresholds are among them
-    u = np.r_[0, np.searchsorted(np.sort(a), values, side="right")]
-    v = np.r_[0, np.searchsorted(np.sort(b), values, side="right")]
-    i, j = np.triu_indices(len(u), 1)
-    return float(np.clip(table[u[j] - u[i], v[j] - v[i]].max(), 0.0, MOST))
+    below = [np.r_[0, np.searchsorted(np.sort(x), values, side="right")] for x in (a, b)]
+    i, j = np.triu_indices(len(values) + 1, 1)  # the region of values[i] .. values[j - 1]
+    inside = [n[j] - n[i] for n in below]
+    by_a, by_b = tables[0][inside[0], inside[1]], tables[1][inside[1], inside[0]]
+    if everything:  # calling the complement one side is calling the region the other: the same pair of error rates
+        best = max(float(by_a.max()), float(by_b.max()))
+    else:
+        above = j == len(values)
+        single = (by_b if np.median(b) > np.median(a) else by_a)[above]
+        narrow, between = (b, by_b) if spans[0] >= spans[1] else (a, by_a)
+        double = between[_reachable(values, i, j, float(narrow.max()), min(spans))]
+        best = max(float(single.max()), float(double.max(initial=-np.inf)))
+    return float(np.clip(best, 0.0, MOST))
+
+
+def _reachable(values: Vector, i: Ids, j: Ids, top: float, width: float) -> NDArray[np.bool_]:
+    """Whether values[i] .. values[j - 1] lie between thresholds l <= r, |r - top| <= 2 and |r - l - width| <= 2."""
+    edges = np.r_[-np.inf, values, np.inf]  # r in [values[j - 1], values[j]), l in (values[i - 1], values[i]]
+    low, high = np.maximum(edges[j], top - BUFFER), np.minimum(edges[j + 1], top + BUFFER)
+    some = (low < edges[j + 1]) & (low <= top + BUFFER)
+    return some & (low - edges[i + 1] <= width + BUFFER) & (high - edges[i] > width - BUFFER)
 
 
 def forgetting(
@@ -76,11 +91,12 @@ def forgetting(
     for side, name in ((a, "unlearned"), (b, "retrained")):
         if (np.ptp(side, axis=0) == 0).all():
             return degenerate(f"the {name} models all answer the same: vary the seed or rows of the originals", target)
-    return measured(float(_points(epsilons(a, b, delta)).mean()), target)
+    return measured(float(_points(epsilons(a, b, delta), len(a)).mean()), target)
 
 
-def _points(eps: Vector) -> Vector:
-    return 0.5 ** np.floor(eps / BIN)
+def _points(eps: Vector, models: int) -> Vector:
+    """1, 1/2, 1/4, ... by bins of 0.5; none above the epsilon that so many models could show at all."""
+    return np.where(eps < np.ceil(np.log(models - 1)), 0.5 ** np.floor(eps / BIN), 0.0)
 
 
 def forgetting_score(

@@ -164,7 +164,7 @@ def full_pairs(
     for first in range(0, m, FULL_AT_ONCE):
         last = min(first + FULL_AT_ONCE, m)
         edges = starts[first : last + 1]
-        made = model.anchored_pairs(X, y, flat[edges[0] : edges[-1]], edges - edges[0], found)
+        made = model.anchored_pairs(X, y, flat[edges[0] : edges[-1]], edges - edges[0], found, fallback=False)
         parts.append(made.theta_r)
         norms.append(made.gradient_norm)
         if progress is not None:
