@@ -21,8 +21,9 @@ import numpy as np
 
 from l2ul_fast.datasets.cellstore import CellStore, stream_cells
 from l2ul_fast.datasets.rows import RowReader
-from l2ul_fast.datasets.standin import make
+from l2ul_fast.datasets.standin import fill, load_model, make
 from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
+from l2ul_fast.datasets.writer import DatasetWriter
 from l2ul_fast.experiments.codecs import measure_codecs
 from l2ul_fast.experiments.kernels import thread_counts
 from l2ul_fast.results import Record, Run
@@ -124,8 +125,6 @@ def measure_rows(path: Path, partitions: Partitions, repeats: int) -> Iterator[R
 def measure_write(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]:
     """Making a stand-in against its parts: generating alone, writing rows at hand alone; and a plain file. All but
     generating end on disk (fsync)."""
-    from l2ul_fast.datasets.standin import fill, load_model
-    from l2ul_fast.datasets.writer import DatasetWriter
 
     size = 4 * 28 * rows
     noise = np.random.default_rng(0).bytes(4 << 20)
