@@ -602,6 +602,17 @@ def test_refresh_removes_rows_from_pairs_and_seeds(head):
     u.unlearn([900])
 
 
+def test_a_seed_that_is_in_no_pair_still_changes_the_direct_head():
+    """New partitions mean other inputs: the network has to be trained for them."""
+    u = fitted("direct", m=20, s=20)
+    row = np.setdiff1d(u.cells.partitions.row_ids, u.learned.pairs.rows)[0]
+    before = u.learned.weights["W1.mu_f"].copy()
+    u.unlearn([row])
+    done = u.refresh()
+    assert (done["pairs"], done["head"]) == (0, "network refitted")
+    assert not np.array_equal(u.learned.weights["W1.mu_f"], before)
+
+
 def test_the_exact_downdate_is_a_refit_on_the_pairs_that_stay():
     u = fitted("learned", m=200, s=40)
     pairs, old = u.learned.pairs, u.learned.head
