@@ -98,23 +98,25 @@ def test_physics_form_with_leading_zeros(zeros, number, sign, exponent):
     ]
 
 
-@settings(max_examples=500, deadline=None)
-@given(
-    # Four digits of 19 weigh most just above a power of ten, measured in float64 steps most if that is below one of 2.
-    st.floats(2.0**-63, 2.0**66, width=32)
-    | st.builds(lambda e, u: 10.0**e * u, st.integers(-18, 18), st.floats(1, 1.2)),
-    st.integers(-100, 100),
-    st.sampled_from(["", "-"]),
-    st.sampled_from([0, 1, 9999]) | st.integers(0, 9999),
-)
-def test_physics_form_near_the_middle(value, steps, sign, last):
-    """The kernel uses 15 of the 19 digits: near the middle of two float32 values that must not decide."""
-    low = np.float32(value)
-    middle = (float(low) + float(np.nextafter(low, np.float32(np.inf)))) / 2
-    near = float((np.float64(middle).view(np.int64) + steps).view(np.float64))
-    mantissa, _, exponent = f"{near:.18e}".partition("e")
-    text = f"{sign}{mantissa[:-4]}{last:04d}e{exponent}"
-    assert parse(f"0,{text}\n".encode(), ONE)[0][0, 0] == nearest_float32(text)
+def test_physics_form_near_the_middle():
+    """The kernel uses 15 of the 19 digits: near the middle of two float32 values they must not decide.
+
+    The other four weigh most just above a power of ten, up to 90 float64 steps if a power of two follows closely.
+    """
+    rng = np.random.default_rng(0)
+    values = (10.0 ** rng.integers(-18, 19, 20_000) * rng.choice([1, 1.1, 10], 20_000) ** rng.random(20_000)).astype(
+        "f4"
+    )
+    middles = (values.astype(float) + np.nextafter(values, np.float32(np.inf))) / 2
+    near = (middles.view(np.int64) + rng.integers(-100, 101, middles.size)).view(np.float64)
+    texts = []
+    for value, last in zip(near, rng.choice([0, 5000, 9999], near.size), strict=True):
+        mantissa, _, exponent = f"{value:.18e}".partition("e")
+        texts.append(f"{mantissa[:-4]}{last:04d}e{exponent}")
+    X, _ = parse("".join(f"0,{t}\n1,-{t}\n" for t in texts).encode(), ONE)
+    expected = [nearest_float32(t) for t in texts]
+    np.testing.assert_array_equal(X[::2, 0], expected)
+    np.testing.assert_array_equal(X[1::2, 0], np.negative(expected))
 
 
 def test_physics_form_with_any_byte_changed_or_inserted():

@@ -38,7 +38,7 @@ class _Filler:
         """Bytes of whole lines now in buf; at_end says whether they are the last ones."""
         filled = self.rest.size
         buf[:filled] = self.rest
-        view = memoryview(buf)
+        view = buf.data
         while filled < self.block and not self.at_end:
             k = self.stream.readinto(view[filled : self.block])  # type: ignore[attr-defined]
             self.at_end = not k

@@ -148,6 +148,7 @@ class DatasetWriter:
             if not self._flushing.done():
                 return
             self._flushing.result()  # a failed write is reported only once: to this fsync, not to the last one
+        assert self._handle is not None
         self._flushing = self._flusher.submit(os.fsync, self._handle)
 
     def _create(self, rows: int) -> None:
