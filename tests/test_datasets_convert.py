@@ -264,6 +264,41 @@ def test_failed_downloads_keep_nothing(small_magic, folders, monkeypatch, answer
     assert [path for path in raw.rglob("*") if path.is_file()] == []
 
 
+class Breaking(FakeAnswer):
+    """Sends some bytes of a marked file, then the connection breaks."""
+
+    def __init__(self, body: bytes, stop: int | None, status: int = 200, mark: str = '"v1"') -> None:
+        super().__init__(body, status)
+        self.stop = stop
+        self.headers["etag"] = mark
+
+    def raise_for_status(self):
+        pass
+
+    def iter_content(self, chunk_size):
+        yield self.body[: self.stop]
+        if self.stop is not None:
+            raise requests.ConnectionError("broken")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_interrupted_download_goes_on(small_magic, folders, monkeypatch, same):
+    raw, _ = folders
+    serve(monkeypatch, Breaking(MAGIC, 40))
+    with pytest.raises(DataError, match="no connection"):
+        fetch("magic", raw)
+    sent = []
+
+    def get(url, headers, **options):
+        sent.append(headers)
+        return Breaking(MAGIC[40:], None, 206) if same else Breaking(MAGIC, None, mark='"v2"')
+
+    monkeypatch.setattr(requests, "get", get)
+    assert fetch("magic", raw).path.read_bytes() == MAGIC  # and its checksum was right
+    assert sent == [{"Range": "bytes=40-", "If-Range": '"v1"'}]
+    assert [path.name for path in (raw / "magic").iterdir()] == ["magic04.data"]
+
+
 def test_a_subset_does_not_replace_a_download(folders, monkeypatch):
     raw, _ = folders
     np.savez(raw / "higgs_subset.npz", X=np.zeros((3, 28), np.float32), y=np.array([0, 1, 1]))
