@@ -129,8 +129,8 @@ class DatasetWriter:
             if start == 0:
                 self._create(rows)
             X, y = self._datasets
-            X.resize(stop, axis=0)
-            y.resize(stop, axis=0)
+            X.id.set_extent((stop, self.d))
+            y.id.set_extent((stop,))
             if self._codec:
                 X[start:stop] = self._X[:rows]
             else:

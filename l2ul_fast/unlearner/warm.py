@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from l2ul_kernels.request import PRESENT, claim, forget_cells, release
+from l2ul_kernels.request import PRESENT, claim, erase_rows, forget_cells, leave_classes, release
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def warm_request(u: L2UL) -> None:
     """Run every kernel of a request once on one row; nothing of `u` changes."""
-    from l2ul_fast.unlearner.store import NoStore
+    from l2ul_fast.unlearner.store import ArrayStore, NoStore
 
     one = np.flatnonzero(u.gone == PRESENT)[:1].astype(np.int64)
     if isinstance(u.store, NoStore):
@@ -23,6 +23,9 @@ def warm_request(u: L2UL) -> None:
     claim(one, gone)
     release(one, gone)
     X, y = u.store.fetch(one)
+    leave_classes(y, u.class_counts.copy())
+    if isinstance(u.store, ArrayStore):
+        erase_rows(X.copy(), y.copy(), np.zeros(1, np.int64))
     forget_cells(u.cells.packed[one], np.zeros(1, np.int64), y, u.cells.bits, u.cells.counts.copy())
     if u.step.total is not None:  # else a network, which compiled itself when it was built
         u.step.copy().move(X, y, one, u.theta, u.n)

@@ -1,0 +1,86 @@
+"""Descent-to-delete (Neel, Roth, Sharifi-Malvajerdi 2021): full gradient steps on the retained rows, then noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import Table
+
+
+class DescentToDelete(Baseline):
+    """`iterations` steps of size 2 / (L + mu) on the retained rows from the last clean theta.
+
+    L bounds the retained rows' curvature (logistic regression: 1/4 of their Gram matrix's largest eigenvalue, plus lam)
+    and mu is the penalty; an MLP has neither, so its Hessian's extreme eigenvalues at theta stand in and nothing is
+    guaranteed. With noise, what is published is theta + N(0, sigma^2): sigma follows from the sensitivity
+    D_i = gamma^I (D_{i-1} + 2 r G / (mu n)), gamma = (L - mu) / (L + mu), G the longest row. The clean theta is secret.
+    Guarantees need a penalty on every parameter: with a free intercept, sigma is a figure and no promise.
+    """
+
+    name = "d2d"
+
+    _clean: Vector
+
+    def __init__(
+        self, iterations: int = 10, noise: bool = False, epsilon: float = 1.0, delta: float = 1e-4, tol: float = 1e-10
+    ) -> None:
+        if iterations < 1 or not (epsilon > 0 and 0 < delta < 1):
+            raise UserError(
+                f"iterations >= 1, epsilon > 0 and 0 < delta < 1 are needed, got {iterations}, {epsilon} and {delta}"
+            )
+        self.iterations, self.noise, self.epsilon, self.delta, self.tol = iterations, noise, epsilon, delta, tol
+
+    def _prepare(self) -> None:
+        model = self.model
+        self.theta = model.fit(self.table, tol=self.tol).theta
+        strength = penalty_strength(model)
+        self.mu = float(strength[strength > 0].min(initial=np.inf))
+        longest, gram = 0.0, np.zeros((model.d + 1, model.d + 1))
+        for X, _ in self.table.blocks():
+            rows = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
+            gram += rows.T @ rows
+            longest = max(longest, float(np.linalg.norm(rows, axis=1).max()))
+        self.longest = longest
+        if model.name == "lr":
+            bend = 1.0 if hasattr(model, "kind") else 0.25 if model.n_classes == 2 else 0.5
+            self.L_sum, self.L_penalty = bend * float(np.linalg.eigvalsh(gram)[-1]), float(strength.max())
+        else:
+            values = np.linalg.eigvalsh(hessian_of(model, self.theta, self.table) / self.n + np.diag(strength))
+            self.L_sum, self.L_penalty = 1.5 * self.n * float(values[-1]), 0.0
+            self.mu = max(float(values[0]), 1e-12)
+        self.sensitivity, self.requests = 0.0, 0
+
+    def smoothness(self, left: int) -> float:
+        """L for any `left` of the rows: their sum is bounded by that of all, their mean is not."""
+        return self.L_sum / left + self.L_penalty
+
+    def _gradient(self, table: Table, theta: Vector) -> Vector:
+        total, n = np.zeros(len(theta)), 0
+        for X, y in table.blocks():
+            total += len(X) * self.model.data_gradient(theta, X, y)
+            n += len(X)
+        return np.asarray(total / n + self.model.penalty_gradient(theta))
+
+    def _outcome(self, ids: Ids) -> Outcome:
+        assert self.theta is not None
+        theta, table = self.theta.copy(), self.table.without(ids)
+        L = self.smoothness(self.n - len(ids))
+        contraction = (L - self.mu) / (L + self.mu)  # how much closer to the optimum a step comes at least
+        for _ in range(self.iterations):
+            theta -= 2 / (L + self.mu) * self._gradient(table, theta)
+        change = 2 * self.longest * len(ids) / (self.mu * self.n)
+        sensitivity = contraction**self.iterations * (self.sensitivity + change)
+        sigma = sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+        facts = {"sensitivity": sensitivity, "sigma": sigma, "contraction": contraction}
+        state = {"sensitivity": sensitivity, "requests": self.requests + 1, "_clean": theta}
+        shown = theta
+        if self.noise:
+            shown = theta + np.random.default_rng([self.seed, 16, self.requests]).normal(0, sigma, len(theta))
+        return Outcome(shown, facts, state)
+
+    def _committed(self, ids: Ids) -> None:
+        self.theta = self._clean

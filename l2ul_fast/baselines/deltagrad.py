@@ -1,0 +1,98 @@
+"""DeltaGrad (Wu, Dobriban, Davidson 2020): replay gradient descent from cached gradients, few of them computed anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
+from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, orders, places_of, row_order
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import ArrayTable
+from l2ul_kernels.sgd import Trace
+
+
+class DeltaGrad(Baseline):
+    """Trains by plain minibatch gradient descent and keeps every iterate and gradient; a request replays the run.
+
+    Steps are exact for `burn_in` steps after the paths part and every `period` steps; in between the cached gradient is
+    corrected by L-BFGS with `memory` pairs. An MLP's step is exact too where L-BFGS would stretch by more than `limit`
+    (default 1; 0 turns that off). as_published: a batch that is forgotten as a whole leaves the cache one step behind,
+    the penalty of the forgotten rows is taken at the cached parameters, and the burn-in counts from the first step.
+    """
+
+    name = "deltagrad"
+    in_memory = True
+
+    def __init__(
+        self,
+        epochs: int = 20,
+        batch: int = 16384,
+        rate: float = 0.1,
+        memory: int = 2,
+        burn_in: int | None = None,
+        period: int = 5,
+        limit: float | None = None,
+        as_published: bool = False,
+    ) -> None:
+        if memory < 1 or period < 1 or (burn_in is not None and burn_in < 0):
+            raise UserError(
+                f"memory and period must be at least 1, burn_in not negative: {memory}, {period}, {burn_in}"
+            )
+        self.recipe = Recipe(epochs, batch, rate, adam=False, decay=False)
+        self.memory, self.burn_in, self.period, self.limit = memory, burn_in, period, limit
+        self.as_published = as_published
+
+    def _prepare(self) -> None:
+        table, mlp = self.table, self.model.name == "mlp"
+        assert isinstance(table, ArrayTable)
+        rows = row_order(table, self.seed)
+        self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
+        self.starts = self._deal.edges(self.recipe.batch)
+        self.order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
+        self._options: dict[str, Any] = {
+            "memory": self.memory,
+            "burn_in": (80 if mlp else 20) if self.burn_in is None else self.burn_in,
+            "period": self.period,
+            "limit": (1.0 if mlp else 0.0) if self.limit is None else self.limit,
+            "published": self.as_published,
+        }
+        self._descent = descent(self._deal.X, self._deal.y, self.model)
+        start = self.recipe.start(self.model, self.seed)
+        self.trace = self._descent.train(
+            start, self._deal.places, self.starts, self.order, self.recipe.rate, weights=self._deal.weights, trace=True
+        )
+        self.theta = self.trace.theta
+
+    def _outcome(self, ids: Ids) -> Outcome:
+        places = np.sort(self._place[ids])
+        done = self._descent.replay(
+            self.trace,
+            places,
+            self._deal.places,
+            self.starts,
+            self.order,
+            self.recipe.rate,
+            self._deal.weights,
+            keep_trace=True,
+            **self._options,
+        )
+        facts = {"exact_steps": done.exact, "quasi_steps": done.quasi, "copied_steps": done.copied, "pairs": done.pairs}
+        return Outcome(done.theta, facts, {"trace": done.trace})
+
+    def _committed(self, ids: Ids) -> None:
+        self._deal.drop(self._place[ids])  # the trace is the new run's already
+
+    def retrained(self, forget: Any) -> Vector:
+        """theta of the same run replayed with exact gradients throughout: what the answer approximates."""
+        weights = self._deal.without(self._place[self._ids(forget)])
+        start = self.recipe.start(self.model, self.seed)
+        return self._descent.train(
+            start, self._deal.places, self.starts, self.order, self.recipe.rate, weights=weights
+        ).theta
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        kept: Trace = self.trace
+        return [kept.theta, kept.W, kept.G, *self._deal.arrays(), self.starts, self.order, self._place]

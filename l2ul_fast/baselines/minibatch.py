@@ -1,0 +1,152 @@
+"""Minibatch training on a table's rows, compiled: batches come from row numbers, so that runs with and without some
+rows are coupled.
+
+The rows of a table, hidden ones included, are put in an order drawn from the seed and cut into batches; those that are
+not there have weight 0. So taking rows out never moves the others to another batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.baselines.base import Ids, Vector, penalty_strength, total_rows
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import ArrayTable, Table
+from l2ul_kernels.sgd import Descent
+
+#: Rows of the Adam run that gives an MLP without an anchor its start, and its epochs.
+START_ROWS, START_EPOCHS = 20_000, 20
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How minibatch training goes. decay: the rate falls to 0 as half a cosine over the run."""
+
+    epochs: int = 20
+    batch: int = 128
+    rate: float = 0.01
+    adam: bool = True
+    decay: bool = True
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.batch < 1 or not self.rate > 0:
+            raise UserError(
+                f"epochs >= 0, batch >= 1 and rate > 0 are needed, got {self.epochs}, {self.batch}, {self.rate}"
+            )
+
+    def rates(self, steps: int) -> Vector:
+        """(steps,) learning rates."""
+        if not self.decay:
+            return np.full(steps, self.rate)
+        return self.rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / max(steps, 1)))
+
+    def start(self, model: Any, seed: int) -> Vector:
+        """(p,) where training begins."""
+        return start_of(model, seed)
+
+
+def start_of(model: Any, seed: int) -> Vector:
+    """(p,) the model's own start: zeros for a linear model, drawn from the seed for the MLP."""
+    return np.asarray(model.start(seed) if model.name == "mlp" else model.start())
+
+
+def descent(X: NDArray[Any], y: NDArray[np.uint8], model: Any) -> Descent:
+    """Compiled gradient descent for a model on rows X (n, d), y (n,)."""
+    kind = "mlp" if model.name == "mlp" else getattr(model, "kind", "lr")
+    options = {"h": model.h, "activation": model.activation} if kind == "mlp" else {}
+    centre = getattr(model, "anchor", None)
+    return Descent(X, y, kind, model.n_classes, lam=penalty_strength(model), centre=centre, **options)
+
+
+def row_order(table: ArrayTable, seed: int) -> Ids:
+    """(N,) all row numbers in an order drawn from the seed."""
+    return np.random.default_rng([seed, 11]).permutation(len(table.X))
+
+
+class Deal:
+    """Rows in training order: copies X (k, d), y (k,) of the rows `order` (k,), and weights (k,): 1, or 0 for rows that
+    are not there, whose features are zeros.
+
+    A copy, because rows in random order of a table larger than the caches take several times as long to fetch as to
+    use. Batches are cut by place, so rows that leave never move others to another batch.
+    """
+
+    def __init__(self, table: ArrayTable, order: Ids) -> None:
+        here = np.zeros(len(table.X), bool)
+        here[table.ids()] = True
+        there = here[order]
+        self.X, self.y = np.zeros((len(order), table.d), table.X.dtype), np.zeros(len(order), np.uint8)
+        if there.all():
+            np.take(table.X, order, axis=0, out=self.X)
+            np.take(table.y, order, out=self.y)
+        else:
+            self.X[there], self.y[there] = table.X[order[there]], table.y[order[there]]
+        self.weights = there.astype(np.float64)
+        self.places = np.arange(len(order))
+
+    def edges(self, batch: int, end: int | None = None) -> Ids:
+        """starts (batches + 1,) of the batches of the first `end` places (all)."""
+        end = len(self.y) if end is None else end
+        return np.append(np.arange(0, end, batch), end)
+
+    def without(self, places: Ids) -> Vector:
+        """The weights when the rows at these places are gone."""
+        weights = self.weights.copy()
+        weights[places] = 0.0
+        return weights
+
+    def drop(self, places: Ids) -> None:
+        """Take the rows at these places out for good."""
+        self.weights[places] = 0.0
+        self.X[places], self.y[places] = 0, 0
+
+    def arrays(self) -> list[NDArray[Any]]:
+        return [self.X, self.y, self.weights, self.places]
+
+
+def places_of(order: Ids, total: int) -> Ids:
+    """(total,) the place of every row number in `order`, or -1."""
+    place = np.full(total, -1, np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def orders(batches: int, epochs: int, seed: Any) -> Ids:
+    """(epochs * batches,) the batch of every step: each epoch takes all, in an order of its own."""
+    rng = np.random.default_rng(seed)
+    return rng.permuted(np.tile(np.arange(batches), (epochs, 1)), axis=1).ravel()
+
+
+def train_rows(
+    rows: Deal, model: Any, start: Vector, recipe: Recipe, seed: Any, weights: Vector | None = None,
+    end: int | None = None, workers: int | None = None,
+) -> tuple[Vector, int]:  # fmt: skip
+    """(theta, steps) after training on dealt rows (those up to place `end`) from start (p,)."""
+    starts = rows.edges(recipe.batch, end)
+    order = orders(len(starts) - 1, recipe.epochs, [12, *np.atleast_1d(seed)])
+    run = descent(rows.X, rows.y, model).train(
+        start, rows.places[: starts[-1]], starts, order, recipe.rates(len(order)), adam=recipe.adam,
+        weights=rows.weights if weights is None else weights, workers=workers,
+    )  # fmt: skip
+    return run.theta, len(order)
+
+
+def few_rows(table: Table, seed: int, limit: int = START_ROWS) -> ArrayTable:
+    """At most `limit` rows of a table, chosen by their numbers: rows that leave it are not replaced by others."""
+    chosen = np.sort(np.random.default_rng([seed, 13]).permutation(total_rows(table))[:limit])
+    hidden = ~np.isin(chosen, table.ids())
+    X_there, y_there = table.take(chosen[~hidden])
+    X, y = np.zeros((len(chosen), table.d), X_there.dtype), np.zeros(len(chosen), np.uint8)
+    X[~hidden], y[~hidden] = X_there, y_there
+    return ArrayTable(X, y, table.classes, hidden=hidden)
+
+
+def coupled_start(table: Table, model: Any, seed: int) -> Vector:
+    """(p,) a start near a minimum for Newton's method on an MLP: Adam on few rows."""
+    few = few_rows(table, seed)
+    rows = Deal(few, row_order(few, seed))
+    return train_rows(rows, model, start_of(model, seed), Recipe(epochs=START_EPOCHS), seed)[0]

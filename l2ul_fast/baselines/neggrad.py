@@ -1,0 +1,59 @@
+"""NegGrad+: gradient descent on retained rows and ascent on the forgotten ones at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.baselines.base import Baseline, Ids, Outcome
+from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, orders, places_of, row_order
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import ArrayTable
+
+
+class NegGrad(Baseline):
+    """Minimises keep * loss(retained batch) - (1 - keep) * loss(forget batch); forget batches are taken in turn.
+
+    The penalty stays as in training. More epochs do not mean more forgetting: the loss of the forgotten rows has no
+    upper bound, so this can go far beyond what retraining does.
+    """
+
+    name = "neggrad"
+    in_memory = True
+
+    def __init__(self, recipe: Recipe | None = None, keep: float = 0.95, tol: float = 1e-10) -> None:
+        if not 0 <= keep <= 1:
+            raise UserError(f"keep must lie in 0..1, got {keep}")
+        self.recipe, self.keep, self.tol = recipe or Recipe(epochs=1, rate=1e-3, adam=False), keep, tol
+
+    def _prepare(self) -> None:
+        assert isinstance(self.table, ArrayTable)
+        self.theta = self.model.fit(self.table, tol=self.tol).theta
+        order = row_order(self.table, self.seed)
+        self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+        self._starts = self._deal.edges(self.recipe.batch)
+        self._descent = descent(self._deal.X, self._deal.y, self.model)
+
+    def _outcome(self, ids: Ids) -> Outcome:
+        assert self.theta is not None
+        deal, batch = self._deal, self.recipe.batch
+        places = np.random.default_rng([self.seed, 15]).permuted(self._place[ids])
+        order = orders(len(self._starts) - 1, self.recipe.epochs, [12, self.seed])
+        first = np.arange(len(order)) % -(-len(ids) // batch) * batch
+        # visits of the forgotten rows stand behind all others, where only `extra` reaches them
+        away = len(deal.places) + np.stack([first, np.minimum(first + batch, len(ids))], axis=1)
+        visits = np.concatenate([deal.places, places])
+        run = self._descent.train(
+            self.theta, visits, np.append(self._starts, len(visits)), order, self.recipe.rates(len(order)),
+            adam=self.recipe.adam, weights=deal.without(places), extra=away, extra_weight=-(1 - self.keep),
+            keep=self.keep,
+        )  # fmt: skip
+        return Outcome(run.theta, {"steps": len(order), "keep": self.keep}, {})
+
+    def _committed(self, ids: Ids) -> None:
+        self._deal.drop(self._place[ids])
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [*super()._arrays(), *self._deal.arrays(), self._place, self._starts]

@@ -1,0 +1,193 @@
+"""How fast retraining is, beside scikit-learn and torch, and what the baselines add to their own arithmetic.
+
+Logistic regression: everybody goes on until the gradient norm is below the same tolerance, and the norm reached is
+recorded. The MLP: everybody runs Adam for the same epochs with the same batch size, and the loss reached is recorded.
+Candidates take turns, with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.baselines import DeltaGrad, Fyemu, Recipe, Retrain, Sisa
+from l2ul_fast.models import LogisticModel, MLPModel
+from l2ul_fast.results import Record
+from l2ul_fast.tables import ArrayTable
+from l2ul_fast.timing import interleave, once
+from l2ul_kernels import threads as thread_budget
+
+LAM = 1e-3
+
+
+def make_rows(n: int, d: int, seed: int = 0) -> ArrayTable:
+    """A table of HIGGS's shape: standardised features, a curved border, noisy labels."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    score = X @ rng.normal(size=d) / d**0.5 + np.tanh(X[:, 0] * X[:, 1])
+    return ArrayTable(X, (score + rng.normal(size=n) > 0).astype(np.uint8), [0, 1])
+
+
+def measure_lr(
+    n: int = 1_000_000, d: int = 28, threads: int = 2, repeats: int = 3, tol: float = 1e-8,
+    solvers: tuple[str, ...] = ("newton-cholesky", "lbfgs"),
+) -> list[Record]:  # fmt: skip
+    """Records of a cold fit of all rows: method, seconds, gradient_norm reached, ratio to ours."""
+    from sklearn.linear_model import LogisticRegression
+
+    table, model = make_rows(n, d), LogisticModel(d, lam=LAM)
+    X64, found = table.X.astype(np.float64), {}
+
+    def ours() -> None:
+        method = Retrain(tol=tol)
+        method.prepare(table, model, 0)
+        found["ours"] = method.theta
+
+    def peer(solver: str, rows: NDArray[Any]) -> None:
+        # scikit-learn minimises C * sum + |w|^2 / 2; its tolerance is on the mean gradient
+        fitted = LogisticRegression(C=1 / (LAM * n), solver=solver, tol=tol, max_iter=1000)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted.fit(rows, table.y)
+        found[solver] = np.append(fitted.coef_[0], fitted.intercept_).astype(np.float64)
+
+    calls: dict[str, Callable[[], object]] = {"ours": ours}
+    for solver in solvers:
+        calls[solver] = lambda solver=solver: peer(solver, X64)  # type: ignore[misc]
+    with thread_budget(threads):
+        model.fit((table.X[:1000], table.y[:1000]))
+        times = interleave(calls, repeats)
+    base = {"experiment": "retrain-speed", "model": "lr", "n": n, "d": d, "threads": threads, "tol": tol}
+    return [
+        {
+            **base, "method": name, "seconds": times[name].median, "spread": times[name].spread,
+            "gradient_norm": float(np.abs(model.gradient(np.asarray(found[name]), table.X, table.y)).max()),
+            "ratio": times[name].median / times["ours"].median,
+        }
+        for name in calls
+    ]  # fmt: skip
+
+
+def torch_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Recipe) -> NDArray[np.float64]:
+    """theta after Adam in torch: one module, rows in memory, batches by slicing a permutation."""
+    import torch
+
+    d = table.d
+    X, y = torch.from_numpy(table.X), torch.from_numpy(table.y.astype(np.float32))
+    net = torch.nn.Sequential(torch.nn.Linear(d, h), torch.nn.Tanh(), torch.nn.Linear(h, 1))
+    W1, b1, w2, b2 = np.split(start.astype(np.float32), np.cumsum([h * d, h, h]))
+    with torch.no_grad():
+        for parameter, value in zip(net.parameters(), (W1.reshape(h, d), b1, w2.reshape(1, h), b2), strict=True):
+            parameter.copy_(torch.from_numpy(value))
+    adam = torch.optim.Adam(net.parameters(), lr=recipe.rate, weight_decay=LAM, fused=True)
+    loss_of, n = torch.nn.BCEWithLogitsLoss(), len(X)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(recipe.epochs):
+        order = torch.randperm(n, generator=generator)
+        Xs, ys = X[order], y[order]  # one gather an epoch: faster than one a batch
+        for lo in range(0, n, recipe.batch):
+            adam.zero_grad(set_to_none=True)
+            loss_of(net(Xs[lo : lo + recipe.batch])[:, 0], ys[lo : lo + recipe.batch]).backward()
+            adam.step()
+    return np.concatenate([p.detach().numpy().astype(np.float64).ravel() for p in net.parameters()])
+
+
+def sklearn_mlp(table: ArrayTable, h: int, recipe: Recipe) -> NDArray[np.float64]:
+    """theta after MLPClassifier with the same epochs, batch size and rate."""
+    from sklearn.neural_network import MLPClassifier
+
+    peer = MLPClassifier(
+        (h,), activation="tanh", alpha=LAM * recipe.batch, batch_size=recipe.batch, learning_rate_init=recipe.rate,
+        max_iter=recipe.epochs, n_iter_no_change=10**6, tol=0.0, random_state=0,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer.fit(table.X, table.y)
+    (V, W), (b1, b2) = peer.coefs_, peer.intercepts_
+    return np.concatenate([V.T.ravel(), b1, W.ravel(), b2]).astype(np.float64)
+
+
+def measure_mlp(
+    n: int = 200_000, d: int = 28, h: int = 10, epochs: int = 2, batch: int = 128, threads: int = 2, repeats: int = 3,
+    peers: tuple[str, ...] = ("torch", "sklearn"),
+) -> list[Record]:  # fmt: skip
+    """Records of an Adam run: method, seconds, loss reached (objective over all rows), ratio to ours."""
+    if "torch" in peers:
+        import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
+    table, model = make_rows(n, d), MLPModel(d, h=h, lam=LAM)
+    recipe = Recipe(epochs, batch, 1e-3, adam=True, decay=False)
+    method, found = Retrain(solver="minibatch", recipe=recipe), {}
+
+    def ours() -> None:
+        method.prepare(table, model, 0)
+        found["ours"] = method.theta
+
+    def torch_run() -> None:
+        found["torch"] = torch_mlp(table, model.start(0), h, recipe)
+
+    def sklearn_run() -> None:
+        found["sklearn"] = sklearn_mlp(table, h, recipe)
+
+    known: dict[str, Callable[[], object]] = {"ours": ours, "torch": torch_run, "sklearn": sklearn_run}
+    with thread_budget(threads):
+        small = make_rows(500, d)
+        Retrain(solver="minibatch", recipe=recipe).prepare(small, model, 0)
+        if "torch" in peers:
+            torch_mlp(small, model.start(0), h, recipe)
+        times = interleave({name: known[name] for name in ("ours", *peers)}, repeats)
+    base = {
+        "experiment": "retrain-speed", "model": "mlp", "n": n, "d": d, "h": h, "epochs": epochs, "batch": batch,
+        "threads": threads,
+    }  # fmt: skip
+    return [
+        {
+            **base, "method": name, "seconds": times[name].median, "spread": times[name].spread,
+            "loss": model.loss(np.asarray(found[name]), table.X, table.y),
+            "ratio": times[name].median / times["ours"].median,
+        }
+        for name in ("ours", *peers)
+    ]  # fmt: skip
+
+
+def measure_overhead(
+    model_name: str = "lr", n: int = 1_000_000, d: int = 28, threads: int = 2, repeats: int = 3
+) -> list[Record]:
+    """Records of SISA, DeltaGrad and FYEMU: seconds of a request and of its own gradients alone (the same number of row
+    visits through the model's gradient kernel, no training around them), and the overhead of one over the other."""
+    table = make_rows(n, d)
+    model: Any = LogisticModel(d, lam=LAM) if model_name == "lr" else MLPModel(d, lam=LAM)
+    forget = np.arange(0, n, n // 100)
+    methods = {
+        "sisa": Sisa(recipe=Recipe(epochs=5, batch=1024)),
+        "deltagrad": DeltaGrad(epochs=3 if model_name == "mlp" else 10),
+        "fyemu": Fyemu(),
+    }
+    records: list[Record] = []
+    theta = 0.1 * np.ones(model.size)
+    with thread_budget(threads):
+        model.fit = lambda rows, start=None, tol=0.0: type("Fit", (), {"theta": theta})  # training is not measured
+        per_row = min(once(lambda: model.data_gradient(theta, table.X, table.y)) for _ in range(5)) / n
+        for name, method in methods.items():
+            method.prepare(table, model, 0)
+            answer = method.unlearn(forget)
+            visits = _visits(name, method, answer.facts, n)
+            seconds = interleave({name: lambda method=method: method.unlearn(forget)}, repeats)[name].median  # type: ignore[misc]
+            records.append(
+                {"experiment": "baseline-overhead", "model": model_name, "method": name, "n": n, "d": d,
+                 "threads": threads, "seconds": seconds, "visits": visits, "arithmetic_seconds": visits * per_row,
+                 "overhead": seconds / (visits * per_row) - 1}
+            )  # fmt: skip
+    return records
+
+
+def _visits(name: str, method: Any, facts: Record, n: int) -> int:
+    """Row gradients that the request needs."""
+    if name == "sisa":
+        return int(facts["sample_visits"])
+    if name == "deltagrad":
+        return int(facts["exact_steps"]) * min(method.recipe.batch, n)
+    return int(2 * facts["retain_rows"] + method.copies * facts["noise_rows"] + 41 * facts["noise_rows"])
