@@ -12,16 +12,17 @@ its source attribute is standin:<generator version>:<seed>.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numba import get_num_threads, set_num_threads
+from numba import get_num_threads
 
 from l2ul_fast.datasets.registry import get_info
-from l2ul_fast.datasets.standin_kernel import Model, fill_rows, split64
+from l2ul_fast.datasets.standin_kernel import Model, fill_rows, fill_rows_here, split64
 from l2ul_fast.errors import DataError
 
 GENERATOR_VERSION = "1"
@@ -69,10 +70,14 @@ def build_model(p: dict[str, np.ndarray]) -> Model:
     )
 
 
-def fill(model: Model, start: int, seed: int, X: np.ndarray, y: np.ndarray) -> None:
-    """Generate rows start, start + 1, ... of the stand-in into X (k, d) float32 and y (k,) uint8, C-contiguous."""
+def fill(model: Model, start: int, seed: int, X: np.ndarray, y: np.ndarray, alone: bool = False) -> None:
+    """Generate rows start, start + 1, ... of the stand-in into X (k, d) float32 and y (k,) uint8, C-contiguous.
+
+    By all threads of numba, or alone by the calling one.
+    """
     # uint64 again: numba hands results back as Python integers, and one dtype means one compiled kernel.
-    fill_rows(start, np.uint64(split64(np.uint64(seed + 1))), model, X, y)
+    key = np.uint64(split64(np.uint64(seed + 1)))
+    (fill_rows_here if alone else fill_rows)(start, key, model, X, y)
 
 
 def generate(
@@ -107,29 +112,30 @@ def make(
     model, rows = load_model(name), _check_rows(name, rows, seed)
     path = dataset_path(default_data_dir() if data_dir is None else data_dir, name, "stand-in")
     source = f"standin:{GENERATOR_VERSION}:{seed}"
-    piece = min(rows, 2 * chunk_rows(model.d))
-    # Two buffers: one is filled by the kernel (which needs no GIL) while the other one is written. The writer gets a
-    # core for itself: HIGGS on 2 cores then took 2.6 s instead of 3.7 s (medians of 7, separate runs, noisy machine).
-    buffers = [(np.empty((piece, model.d), np.float32), np.empty(piece, np.uint8)) for _ in range(2)]
+    piece = min(rows, chunk_rows(model.d))
+    # As many threads generate as there are cores, and this one writes: whenever it waits for the disk or for rows, they
+    # have both cores. There is one buffer for each, and one from which rows are written.
+    threads = get_num_threads()
+    buffers = [(np.empty((piece, model.d), np.float32), np.empty(piece, np.uint8)) for _ in range(threads + 1)]
 
     def produce(start: int) -> tuple[np.ndarray, np.ndarray]:
         k = min(piece, rows - start)
-        X, y = (b[:k] for b in buffers[start // piece % 2])
-        fill(model, start, seed, X, y)
+        X, y = (b[:k] for b in buffers[start // piece % len(buffers)])
+        fill(model, start, seed, X, y, alone=True)
         return X, y
 
+    starts = range(0, rows, piece)
     with (
         DatasetWriter(path, name=name, source=source, d=model.d, classes=[0, 1], n=rows) as writer,
-        ThreadPoolExecutor(1, initializer=set_num_threads, initargs=(max(1, get_num_threads() - 1),)) as producer,
+        ThreadPoolExecutor(threads) as producers,
     ):
-        coming = producer.submit(produce, 0)
-        for start in range(0, rows, piece):
-            X, y = coming.result()
-            if start + piece < rows:
-                coming = producer.submit(produce, start + piece)
+        coming = deque(producers.submit(produce, start) for start in starts[: len(buffers)])
+        for i in range(len(starts)):
+            X, y = coming.popleft().result()
             writer.append(X, y)
+            coming.extend(producers.submit(produce, start) for start in starts[i + len(buffers) :][:1])
             if progress is not None:
-                progress(start + len(y), rows)
+                progress(writer.rows, rows)
     return path
 
 

@@ -196,35 +196,49 @@ def _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y):  # ty
         ends[cells[r] + 1] += 1
 
 
+@njit(nogil=True, cache=True)
+def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def]
+    """Rows low..high of X and y, at most _BLOCK. Rows of one cell go together: SIMD lanes are rows."""
+    d = X.shape[1]
+    pairs = (m.columns.size + 1) // 2
+    cells, order = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    keys = np.empty(_BLOCK, np.uint64)
+    ends = np.empty(m.starts.size + 2, np.int64)
+    key_low, key_high = np.zeros(_TILE, np.uint32), np.zeros(_TILE, np.uint32)
+    level = np.empty(_TILE, np.int32)
+    bits = np.empty((2 * pairs + m.cat_column.size, _TILE), np.uint32)
+    eps = np.zeros((2 * pairs + 3, _TILE), np.float32)
+    z, x = np.empty(_TILE, np.float32), np.empty((d, _TILE), np.float32)
+    _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y)
+    for cell in range(m.starts.size):
+        for start in range(ends[cell], ends[cell + 1], _TILE):
+            size = min(_TILE, ends[cell + 1] - start)
+            width = (size + 15) // 16 * 16  # whole vectors; the surplus rows are computed and dropped
+            for r in range(size):
+                key_low[r] = keys[order[start + r]] & np.uint64(0xFFFFFFFF)
+                key_high[r] = keys[order[start + r]] >> np.uint64(32)
+            _uniform_bits(key_low, key_high, width, bits)
+            for i in range(pairs):
+                _normals(bits[2 * i], bits[2 * i + 1], width, eps[2 * i], eps[2 * i + 1])
+            _continuous(eps, width, cell, m, z, level, x)
+            _categorical(bits, 2 * pairs, width, cell, m, level, x)
+            for r in range(size):
+                row = low + order[start + r]
+                for j in range(d):
+                    X[row, j] = x[j, r]
+
+
 @njit(nogil=True, cache=True, parallel=True)
 def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
-    """Rows first, first + 1, ... into X (n, d) and y (n,). Rows of one cell go together: SIMD lanes are rows."""
-    n, d = X.shape
-    pairs = (m.columns.size + 1) // 2
+    """Rows first, first + 1, ... into X (n, d) and y (n,), by all threads of numba."""
+    n = X.shape[0]
     for block in prange((n + _BLOCK - 1) // _BLOCK):
-        low, high = block * _BLOCK, min(n, (block + 1) * _BLOCK)
-        cells, order = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
-        keys = np.empty(_BLOCK, np.uint64)
-        ends = np.empty(m.starts.size + 2, np.int64)
-        key_low, key_high = np.zeros(_TILE, np.uint32), np.zeros(_TILE, np.uint32)
-        level = np.empty(_TILE, np.int32)
-        bits = np.empty((2 * pairs + m.cat_column.size, _TILE), np.uint32)
-        eps = np.zeros((2 * pairs + 3, _TILE), np.float32)
-        z, x = np.empty(_TILE, np.float32), np.empty((d, _TILE), np.float32)
-        _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y)
-        for cell in range(m.starts.size):
-            for start in range(ends[cell], ends[cell + 1], _TILE):
-                size = min(_TILE, ends[cell + 1] - start)
-                width = (size + 15) // 16 * 16  # whole vectors; the surplus rows are computed and dropped
-                for r in range(size):
-                    key_low[r] = keys[order[start + r]] & np.uint64(0xFFFFFFFF)
-                    key_high[r] = keys[order[start + r]] >> np.uint64(32)
-                _uniform_bits(key_low, key_high, width, bits)
-                for i in range(pairs):
-                    _normals(bits[2 * i], bits[2 * i + 1], width, eps[2 * i], eps[2 * i + 1])
-                _continuous(eps, width, cell, m, z, level, x)
-                _categorical(bits, 2 * pairs, width, cell, m, level, x)
-                for r in range(size):
-                    row = low + order[start + r]
-                    for j in range(d):
-                        X[row, j] = x[j, r]
+        _fill_block(first, seed, m, X, y, block * _BLOCK, min(n, (block + 1) * _BLOCK))
+
+
+@njit(nogil=True, cache=True)
+def fill_rows_here(first, seed, m, X, y):  # type: ignore[no-untyped-def]
+    """The same by the calling thread alone, so that any number of threads may call it at once."""
+    n = X.shape[0]
+    for block in range((n + _BLOCK - 1) // _BLOCK):
+        _fill_block(first, seed, m, X, y, block * _BLOCK, min(n, (block + 1) * _BLOCK))

@@ -243,7 +243,7 @@ def run_all(
             ("rows", lambda: measure_rows(paths[rows], partitions, 5)),
             ("write", lambda: measure_write(folder, rows, repeats)),
             ("codec", lambda: measure_codecs(folder, max(1000, min(1_000_000, rows)), repeats)),
-            ("csv", lambda: measure_csv(folder, max(1000, min(300_000, rows // 10)), 5)),
+            ("csv", lambda: measure_csv(folder, max(1000, min(1_000_000, rows // 10)), 5)),
         ]
         for what, measure in rest:
             progress(what, step, total)
