@@ -169,7 +169,8 @@ def test_columns_too_far_for_the_tolerance_still_come_close():
     np.testing.assert_allclose([norm(X[i], y[i], t, 1e-3) for i, t in zip(ids, theta, strict=True)], 0, atol=1e-7)
     X[:, 2] -= 1e4
     near = logistic_fit_pairs(X, y, ids, np.full(8, 40), 1e-3)[0]
-    np.testing.assert_allclose(theta[:, :4], near[:, :4], atol=1e-6)
+    # how close depends on the order of the sums and so on the width of vectors: 0.6e-6 with 256 bits, 1.3e-6 with 512
+    np.testing.assert_allclose(theta[:, :4], near[:, :4], atol=3e-6)
 
 
 def test_one_class_is_reported_as_not_converged():

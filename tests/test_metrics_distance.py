@@ -181,6 +181,9 @@ def test_aligned_rho():
     found = metrics.aligned_rho(model, renamed(model, new, [1, 2, 0], (-1, 1, 1)), theta_r, theta)
     assert found.value == pytest.approx(metrics.rho(new, theta_r, theta).value)
     assert metrics.rho(renamed(model, new, [1, 2, 0], (-1, 1, 1)), theta_r, theta).value > 5
+    # the original is renamed as well before its distance counts
+    other = metrics.aligned_rho(model, new, theta_r, renamed(model, theta, [2, 1, 0], (1, -1, 1)))
+    assert other.value == pytest.approx(found.value)
     with pytest.raises(DataError, match="anchor"):
         metrics.aligned_rho(model.with_anchor(theta, 0.1), new, theta_r, theta)
     with pytest.raises(DataError, match="shape"):

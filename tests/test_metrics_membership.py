@@ -110,6 +110,8 @@ def test_attack_needs_rows_and_takes_targets():
     assert gap.value == pytest.approx(abs(u.auc.value - r.auc.value))
     assert gap.nothing == pytest.approx(o.auc.value - r.auc.value)
     assert metrics.mia_gap(r.auc, r.auc).value == 0 == gap.target
+    below = metrics.mia_gap(0.4, 0.7, 0.5)
+    assert (below.value, below.nothing) == pytest.approx((0.3, 0.2))
     assert metrics.mia_gap(few.auc, r.auc).degenerate == few.auc.degenerate
     with pytest.raises(DataError, match="NaN"):
         metrics.pooled_attack([[np.nan] * 20], [[0.0] * 20])
@@ -140,6 +142,15 @@ def test_attack_finds_members_and_not_after_retraining(overfitted):
     assert attacks["nothing", "loss"].auc.interval[0] > 0.55  # members have the higher score
     low, high = attacks["retrain", "loss"].auc.interval
     assert low < 0.5 < high
+    # every request has test rows of its own, the same ones whatever the method
+    same = metrics.request_scores(model, [theta] * 30, forgets, train, test, seed=1)[1]
+    assert len({tuple(scores) for scores in same}) == 30
+    everyone = metrics.attack_scores(model, theta, *test)
+    again = metrics.request_scores(model, retrained, forgets, train, test, seed=1)[1]
+    for before, after, at in zip(same, again, retrained, strict=True):
+        rows = np.abs(everyone - before[:, None]).argmin(axis=1)  # which test rows these scores belong to
+        expected = metrics.attack_scores(model, at, test[0][rows], test[1][rows])
+        np.testing.assert_allclose(after, expected, atol=1e-9)
     with pytest.raises(ValueError, match="score"):
         metrics.attack_scores(model, theta, *test, "entropy")
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from l2ul_fast import metrics
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.metrics.lira import draw_worlds
+from l2ul_fast.metrics import Value
+from l2ul_fast.metrics.lira import _score, _Scores, draw_worlds
 from l2ul_fast.models import LogisticModel, MLPModel
 
 
@@ -113,6 +115,28 @@ def test_lira_sees_a_trace_that_accuracy_does_not():
     assert found.auc.interval[0] > 0.52
 
 
+def test_lira_scores_models_it_was_not_fitted_on():
+    """Margins that are pure noise: likelihood ratios by hand, from one half of the models for the other half only."""
+    rng = np.random.default_rng(3)
+    _, _, had = draw_worlds(100, 20, 4, 64, rng)
+    phi, fine = rng.normal(size=(64, 8)), np.ones(64, bool)
+    fine[[2, 5]] = False  # one of either half
+    scored = np.arange(64) // 2 % 2 == 1
+    assert (had[scored].sum(axis=0) == 16).all()  # both halves have every target in half of their models
+    found = _Scores([], [])
+    assert _score(phi, had, fine, found) is None
+    models = np.flatnonzero(fine & scored)
+    assert len(found.inside) == len(models) == 31
+    for i, inside, outside in zip(models, found.inside, found.outside, strict=True):
+        ratio = np.empty(8)
+        for t in range(8):
+            fitted = fine & ~scored
+            a, b = (norm(x.mean(), x.std(ddof=1)) for x in (phi[fitted & had[:, t], t], phi[fitted & ~had[:, t], t]))
+            ratio[t] = a.logpdf(phi[i, t]) - b.logpdf(phi[i, t])
+        np.testing.assert_allclose(inside, ratio[had[i]], atol=1e-9)
+        np.testing.assert_allclose(outside, ratio[~had[i]], atol=1e-9)
+
+
 def test_lira_refuses_too_little():
     few = metrics.u_lira(MODEL, X, Y, nothing, s=30, r=5, n_models=60)
     assert "60 models" in few.auc.degenerate
@@ -171,6 +195,11 @@ def test_klom_orders_methods():
         assert done.mean.target == none.mean.target
     assert found["newton"]["forget"].mean.value < 0.5 * found["nothing"]["forget"].mean.value
     assert metrics.klom(MODEL, X[:150], Y[:150], forget, nothing, **run) == found["nothing"]
+    # KL from the unlearned to the oracle: models that all answer alike, as a usual oracle does, are in a full bin of it
+    kept = np.setdiff1d(np.arange(150), forget)
+    usual = MODEL.fit((X[kept], Y[kept])).theta
+    alike = metrics.klom(MODEL, X[:150], Y[:150], forget, lambda theta, ids, rows: usual, **run)
+    assert 1 < alike["test"].mean.value < 5  # the other way round it would be about log(1e5) - 2
 
 
 def test_klom_refuses_too_little():
@@ -325,6 +354,36 @@ def test_relearn_time(one_class):
     assert steps > 5
 
 
+def test_relearn_time_is_a_ratio_of_steps_to_the_slackened_loss(one_class):
+    Xf, yf, theta, theta_r = one_class
+    new = 0.5 * (theta + theta_r)
+    ratios = []
+    for slack in (0.0, 0.05, 0.3):
+        goal = (1 + slack) * metrics.losses(MODEL, theta, Xf, yf).mean()
+        steps = [metrics.relearn_steps(MODEL, t, Xf, yf, goal) for t in (new, theta_r)]
+        ratios.append(steps)
+        assert metrics.relearn_time(MODEL, new, theta_r, theta, Xf, yf, slack=slack).value == steps[0] / steps[1]
+    assert metrics.relearn_time(MODEL, new, theta_r, theta, Xf, yf).value == ratios[1][0] / ratios[1][1]
+    assert ratios[0] > ratios[1] > ratios[2]
+
+
+def test_relearning_goes_through_all_rows_and_has_no_penalty(one_class):
+    """Batches by hand: every row once before any comes again; a strong penalty of the model plays no part."""
+    Xf, yf, _, theta_r = one_class
+    model, rng = LogisticModel(6, lam=5.0), np.random.default_rng(4)
+    order, at, seen = [], theta_r.copy(), []
+    for _ in range(12):  # 250 rows: batches of 32 end with one of 26
+        if len(order) == 0:
+            order = rng.permutation(250)
+        part, order = order[:32], order[32:]
+        at = at - 0.1 * model.data_gradient(at, Xf[part], yf[part])
+        seen.append(float(metrics.losses(model, at, Xf, yf).mean()))
+    assert (np.diff(seen) < 0).all()
+    for k, loss in enumerate(seen, 1):
+        assert metrics.relearn_steps(model, theta_r, Xf, yf, loss + 1e-12, seed=4) == k
+        assert metrics.relearn_steps(model, theta_r, Xf, yf, loss - 1e-9, seed=4) == k + 1
+
+
 def test_relearn_degenerate(one_class):
     Xf, yf, theta, theta_r = one_class
     assert "within 5%" in metrics.relearn_time(MODEL, theta_r, theta, theta, Xf, yf).degenerate
@@ -345,6 +404,9 @@ def test_recovery():
     assert metrics.recovery(0.6, 0.6, 0.9).value == 0
     assert "cost" in metrics.recovery(0.8, 0.9, 0.805).degenerate
     assert "cost" in metrics.recovery(0.8, 0.9, 0.7).degenerate
+    # the control has recovered when it is past the middle between its own target and full recovery
+    for null, verdict in ((0.54, False), (0.56, True)):
+        assert metrics.Recovery(Value(1.0), Value(null, target=0.1)).forgot_its_model is verdict
     y = np.array([0, 1, 2, 0, 1, 2])
     dirty = metrics.poison_labels(y, [0, 1, 2], 3)
     assert (dirty[:3] != y[:3]).all()

@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import Fit, LogisticModel
+from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.logistic import logistic_sums
 
 
@@ -174,3 +175,35 @@ def test_pairs_of_covertype_rows_all_converge():
     _, _, norms, steps = LogisticModel(54).fit_pairs(X, y, ids, r)
     assert norms.max() <= 1e-10
     assert steps.max() < 30
+
+
+def test_a_metric_of_some_rows_saves_hessians_and_ends_at_the_same_point():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(5000, 6)).astype(np.float32)
+    y = (X @ rng.normal(size=6) + rng.normal(size=5000) > 0).astype(np.uint8)
+    model = LogisticModel(6, lam=1e-3)
+    few, exact = model.fit((X[:500], y[:500])), model.fit((X, y), tol=1e-12)
+    found = model.fit((X, y), start=few.theta, tol=1e-10, metric=few.hessian)
+    np.testing.assert_allclose(found.theta, exact.theta, atol=1e-9)
+    assert found.converged
+    assert found.hessian is None  # no pass computed it
+    # a metric that is far off gives way to Newton's method
+    again = model.fit((X, y), tol=1e-10, metric=1e-3 * few.hessian)
+    np.testing.assert_allclose(again.theta, exact.theta, atol=1e-9)
+    assert again.hessian is not None
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_hidden_rows_count_for_nothing(classes, monkeypatch):
+    monkeypatch.setattr("l2ul_fast.tables.BLOCK_ROWS", 100)
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(450, 3))
+    y = rng.integers(0, classes, 450).astype(np.uint8)
+    gone = np.array([0, 5, 99, 100, 449])
+    model, rest = LogisticModel(3, classes, lam=1e-2), np.delete(np.arange(450), gone)
+    X_wrong = X.copy()
+    X_wrong[gone] = 1e3  # would show
+    hidden = ArrayTable(X_wrong, y, list(range(classes))).without(gone)
+    here, there = model.fit(hidden, tol=1e-11), model.fit((X[rest], y[rest]), tol=1e-11)
+    np.testing.assert_allclose(here.theta, there.theta, atol=1e-10)
+    np.testing.assert_allclose(here.loss, there.loss, rtol=1e-12)

@@ -214,3 +214,24 @@ def test_accuracy_on_magic_is_that_of_sklearn(tmp_path):
     train, test = (in_memory(FileTable(path, part)) for part in ("train", "test"))
     ours, theirs = accuracy_beside_sklearn(train.X, train.y, test.X, test.y)
     assert ours > theirs - 0.005
+
+
+def test_hidden_rows_and_a_metric_end_at_the_same_point():
+    from l2ul_fast.tables import ArrayTable
+
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(600, 4))
+    y = (X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=600) > 0).astype(np.uint8)
+    plain = MLPModel(4, h=3, lam=1e-2)
+    anchor = plain.fit((X[:300], y[:300]), tol=1e-8).theta
+    model = plain.with_anchor(anchor, 0.05)
+    whole, gone = model.fit((X, y)), np.arange(0, 600, 60)
+    rest = np.delete(np.arange(600), gone)
+    exact = model.fit((X[rest], y[rest]), tol=1e-10)
+    X_wrong = X.copy()
+    X_wrong[gone] = 1e3  # would show
+    table = ArrayTable(X_wrong, y, [0, 1]).without(gone)
+    found = model.fit(table, start=whole.theta, tol=1e-10, metric=whole.hessian, curvature=False)
+    np.testing.assert_allclose(found.theta, exact.theta, atol=1e-8)
+    assert found.hessian is None
+    np.testing.assert_allclose(model.hessian_of(exact.theta, table), exact.hessian, atol=1e-10)

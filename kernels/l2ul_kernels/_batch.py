@@ -28,8 +28,8 @@ KINDS = ("lr", "squares", "mlp")
 
 #: Rows per chunk: some 15 us of a linear model's work, 60 us of the MLP's; starting threads takes about 5.
 CHUNK = 1024
-#: Rows that are transposed (linear models) or run through the MLP at a time.
-TILE = 512
+#: Rows that are transposed (linear models: as in _sums) or run through the MLP at a time.
+TILE = 128
 BLOCK = 64
 
 
@@ -168,8 +168,18 @@ def batch_sum(typingctx: Any, E: Any, lo: Any, hi: Any, P: Any, G: Any) -> Any:
     return types.none(E, types.int64, types.int64, P, G), codegen
 
 
+_addresses: dict[tuple[bool, ...], int] = {}
+
+
 def _address(E: Engine) -> int:
-    """Where the compiled _batch_sum is."""
+    """Where the compiled _batch_sum is. Engines differ in type only by which arrays may be written."""
+    key = tuple(a.flags.writeable for a in E if isinstance(a, np.ndarray))
+    if key not in _addresses:
+        _addresses[key] = _compiled_address(E)
+    return _addresses[key]
+
+
+def _compiled_address(E: Engine) -> int:
     flat = numba.typeof(np.empty(0))
     sig = (numba.typeof(E), types.int64, types.int64, flat, flat)
     ensure_compiled("sgd batch", _batch_sum, lambda: _batch_sum.compile(sig))

@@ -21,7 +21,11 @@ def _loss(z: Any, label: int) -> float:
     return np.log(total) + top - z[label]
 
 
-@kernel()
+#: Sums in any order and divisions that cannot raise: the loops over features then run in vectors.
+_FLAGS = ("contract", "reassoc", "nsz")
+
+
+@kernel(fastmath=_FLAGS)
 def _input_gradient(x: Any, label: int, theta: Any, h: int, relu: int, z: Any, a: Any, out: Any) -> float:
     """out (d,) = derivative of the loss by the row x (d,); returns the loss. h = 0: a linear model."""
     d, o = len(x), len(z)
@@ -57,6 +61,18 @@ def _input_gradient(x: Any, label: int, theta: Any, h: int, relu: int, z: Any, a
     return loss
 
 
+@kernel(fastmath=_FLAGS)
+def _adam_step(
+    x: Any, g: Any, mean: Any, square: Any, shrink: float, share: float, rate: float, scale: float
+) -> None:  # fmt: skip
+    """One step of Adam on x (d,) for the slope shrink * x - share * g; scale corrects the young second moment."""
+    for k in range(np.uint64(len(x))):
+        slope = shrink * x[k] - share * g[k]
+        mean[k] = 0.9 * mean[k] + 0.1 * slope
+        square[k] = 0.999 * square[k] + 0.001 * slope * slope
+        x[k] -= rate * mean[k] / (np.sqrt(square[k] * scale) + 1e-8)
+
+
 @kernel()
 def noise_rows(
     first: int, last: int, thread: int, X: Any, y: Any, theta: Any, h: int, o: int, relu: int, steps: int, rate: float,
@@ -73,9 +89,5 @@ def noise_rows(
         for t in range(steps):
             losses[i, t] = _input_gradient(X[i], y[i], theta, h, relu, z, a, g)
             left1, left2 = left1 * 0.9, left2 * 0.999
-            for k in range(d):
-                slope = (2.0 * penalty * X[i, k] - g[k]) / n
-                mean[k] = 0.9 * mean[k] + 0.1 * slope
-                square[k] = 0.999 * square[k] + 0.001 * slope * slope
-                X[i, k] -= rate * (mean[k] / (1.0 - left1)) / (np.sqrt(square[k] / (1.0 - left2)) + 1e-8)
+            _adam_step(X[i], g, mean, square, 2.0 * penalty / n, 1.0 / n, rate / (1.0 - left1), 1.0 / (1.0 - left2))
         losses[i, steps] = _input_gradient(X[i], y[i], theta, h, relu, z, a, g)

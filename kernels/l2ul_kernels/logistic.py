@@ -29,7 +29,7 @@ from l2ul_kernels._rows import (
     mirror,
     refuse_unusable,
 )
-from l2ul_kernels._sums import GRADIENT, HESSIAN, PRODUCT, block_count, sum_blocks, tile_memory, worker_count
+from l2ul_kernels._sums import GRADIENT, HESSIAN, PRODUCT, SLOPE, block_count, sum_blocks, tile_memory, worker_count
 from l2ul_kernels.partitions import address
 
 #: Pairs between two calls of `progress`, for each thread.
@@ -208,10 +208,11 @@ def logistic_sums(
     return total
 
 
-def logistic_gradient(X: ArrayLike, y: ArrayLike, theta: ArrayLike) -> Float:
-    """(p,) mean gradient of the loss over the rows, without penalty; zeros for no rows."""
+def logistic_gradient(X: ArrayLike, y: ArrayLike, theta: ArrayLike, weights: ArrayLike | None = None) -> Float:
+    """(p,) mean gradient of the loss over the rows, without penalty; zeros for no rows. weights (n,) multiply the rows'
+    gradients (the mean is still over n)."""
     X, y = check_xy(X, y)
-    return _sums(X, y, theta, GRADIENT)[1] / max(len(X), 1)
+    return _sums(X, y, theta, SLOPE, weights)[1] / max(len(X), 1)
 
 
 def logistic_loss(X: ArrayLike, y: ArrayLike, theta: ArrayLike) -> float:

@@ -18,13 +18,13 @@ from l2ul_kernels._jit import ensure_compiled
 RANGES = 4
 
 
-def share(key: Any, function: Any, items: int, *what: Any) -> None:
-    """function(first, last, thread, *what) on ranges that cover 0 .. items - 1, by as many threads as numba may use.
+def share(key: Any, function: Any, items: int, *what: Any, threads: int | None = None) -> None:
+    """function(first, last, thread, *what) on ranges that cover 0 .. items - 1, by `threads` or all that numba may use.
 
     `thread` is in 0 .. numba.get_num_threads() - 1 and belongs to one running call at a time.
     """
     ensure_compiled(key, function, lambda: function(0, 0, 0, *what))
-    threads = min(numba.get_num_threads(), items)
+    threads = min(threads or numba.get_num_threads(), items)
     if threads <= 1:
         function(0, items, 0, *what)
         return

@@ -25,6 +25,9 @@ from l2ul_kernels.threads import parallel_entry
 Float = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
+#: Multiply-adds of noise below which starting other threads costs more than they save.
+NOISE_SERIAL = 2_000_000
+
 
 class Trace(NamedTuple):
     """A run of T steps: the parameters after it (p,), and before each step W (T, size) with the mean data gradients
@@ -263,7 +266,8 @@ def error_noise(
     losses = np.zeros((len(rows), steps + 1))
     memory = np.zeros((numba.get_num_threads(), 5, max(rows.shape[1], units, pad.shape.o)))
     what = (rows, y, theta, units, pad.shape.o, int(activation == "relu"), int(steps), float(rate), float(penalty))
-    share("sgd noise", noise_rows, len(rows), *what, memory, losses)
+    cost = rows.size * steps * max(units, 1) * pad.shape.o
+    share("sgd noise", noise_rows, len(rows), *what, memory, losses, threads=1 if cost < NOISE_SERIAL else None)
     return rows, losses
 
 

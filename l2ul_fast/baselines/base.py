@@ -74,6 +74,11 @@ class Baseline:
 
     theta: Vector | None = None
 
+    @property
+    def trains_like_A(self) -> bool:
+        """Whether its model is the minimiser of A's objective; else its answers approximate a retrain of its own."""
+        return True
+
     def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
         """Train on the table and build what requests need."""
         start = time.perf_counter()
@@ -180,6 +185,19 @@ def free_directions(model: Any) -> NDArray[np.float64] | None:
         return None
     free = (penalty_strength(model) == 0).astype(np.float64)
     return np.outer(free, free)
+
+
+def steepest(model: Any, table: Table) -> tuple[float, float]:
+    """(bound on the largest eigenvalue of a linear model's loss Hessian summed over the rows, norm of the longest row),
+    constant feature included, in one pass over the table."""
+    longest, gram = 0.0, np.zeros((model.d + 1, model.d + 1))
+    for X, _ in table.blocks():
+        rows = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
+        gram += rows.T @ rows
+        longest = max(longest, float(np.linalg.norm(rows, axis=1).max()))
+    # how far the loss bends in the logits: squares by 1, the log-loss by s (1 - s), softmax by diag(p) - p p^T
+    bend = 1.0 if hasattr(model, "kind") else 0.25 if model.n_classes == 2 else 0.5
+    return bend * float(np.linalg.eigvalsh(gram)[-1]), longest
 
 
 def hessian_of(model: Any, theta: Vector, table: Table) -> NDArray[np.float64]:

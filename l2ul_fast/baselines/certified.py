@@ -56,6 +56,10 @@ class Certified(Baseline):
         """The largest gradient residual (of the sum over rows) that b hides."""
         return self.sigma * self.epsilon / math.sqrt(2 * math.log(1.5 / self.delta))
 
+    @property
+    def trains_like_A(self) -> bool:
+        return self._newton is not None
+
     def _prepare(self) -> None:
         self._newton = None
         if self.model.name != "lr" or self.model.n_classes != 2:
@@ -82,14 +86,15 @@ class Certified(Baseline):
             n += len(X)
         return loss, g[:p], H[:p, :p], n
 
-    def _train(self, table: Table) -> dict[str, Any]:
-        """State after training on a table with a fresh b."""
+    def _train(self, table: Table, b: Vector | None = None) -> dict[str, Any]:
+        """State after training on a table, with a fresh b unless one is given."""
         p = self.model.size
-        b = np.random.default_rng([self.seed, 14, self.fits]).normal(0, self.sigma, p)
+        if b is None:
+            b = np.random.default_rng([self.seed, 14, self.fits]).normal(0, self.sigma, p)
 
         def objective(theta: Vector) -> tuple[float, Vector, Vector]:
             loss, g, H, n = self._sums(table, theta)
-            value = loss / n + self.lam / 2 * theta @ theta + b @ theta / n
+            value = float(loss / n + self.lam / 2 * theta @ theta + b @ theta / n)
             return value, g / n + self.lam * theta + b / n, H / n + self.lam * np.eye(p)
 
         fit = newton(objective, np.zeros(p), self.tol)
@@ -133,6 +138,13 @@ class Certified(Baseline):
         if not np.array_equal(self.anchor, self.theta):
             # the bound needs the Hessian at the present theta: one pass over the rows that stay
             self.anchor, self.curvature = self.theta.copy(), self._sums(self.table, self.theta)[2]
+
+    def retrained(self, forget: Any) -> Vector:
+        """theta of its own objective (same b) trained without these rows: what an answer approximates."""
+        ids = self._ids(forget)
+        if self._newton is not None:
+            return np.asarray(self.model.fit(self.table.without(ids), start=self.theta, tol=self.tol).theta)
+        return np.asarray(self._train(self.table.without(ids), self.b)["theta"])
 
     def residual(self, theta: Vector, table: Table) -> float:
         """Norm of the gradient of the summed objective (with b) on a table: what the bound bounds."""

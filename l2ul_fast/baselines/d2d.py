@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength
+from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength, steepest
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
 
@@ -35,24 +35,22 @@ class DescentToDelete(Baseline):
         self.iterations, self.noise, self.epsilon, self.delta, self.tol = iterations, noise, epsilon, delta, tol
 
     def _prepare(self) -> None:
-        model = self.model
-        self.theta = model.fit(self.table, tol=self.tol).theta
-        strength = penalty_strength(model)
+        self.theta = self.model.fit(self.table, tol=self.tol).theta
+        self.sensitivity, self.requests = 0.0, 0
+        self._measure()
+
+    def _measure(self) -> None:
+        """mu, L and G of the rows now there, in one pass."""
+        assert self.theta is not None
+        model, strength = self.model, penalty_strength(self.model)
         self.mu = float(strength[strength > 0].min(initial=np.inf))
-        longest, gram = 0.0, np.zeros((model.d + 1, model.d + 1))
-        for X, _ in self.table.blocks():
-            rows = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
-            gram += rows.T @ rows
-            longest = max(longest, float(np.linalg.norm(rows, axis=1).max()))
-        self.longest = longest
+        L_sum, self.longest = steepest(model, self.table)
         if model.name == "lr":
-            bend = 1.0 if hasattr(model, "kind") else 0.25 if model.n_classes == 2 else 0.5
-            self.L_sum, self.L_penalty = bend * float(np.linalg.eigvalsh(gram)[-1]), float(strength.max())
+            self.L_sum, self.L_penalty = L_sum, float(strength.max())
         else:
             values = np.linalg.eigvalsh(hessian_of(model, self.theta, self.table) / self.n + np.diag(strength))
             self.L_sum, self.L_penalty = 1.5 * self.n * float(values[-1]), 0.0
             self.mu = max(float(values[0]), 1e-12)
-        self.sensitivity, self.requests = 0.0, 0
 
     def smoothness(self, left: int) -> float:
         """L for any `left` of the rows: their sum is bounded by that of all, their mean is not."""
@@ -84,3 +82,4 @@ class DescentToDelete(Baseline):
 
     def _committed(self, ids: Ids) -> None:
         self.theta = self._clean
+        self._measure()  # the longest row, or the steepest direction, may have left

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
+from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_strength, steepest
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, orders, places_of, row_order
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
@@ -18,9 +18,11 @@ class DeltaGrad(Baseline):
     """Trains by plain minibatch gradient descent and keeps every iterate and gradient; a request replays the run.
 
     Steps are exact for `burn_in` steps after the paths part and every `period` steps; in between the cached gradient is
-    corrected by L-BFGS with `memory` pairs. An MLP's step is exact too where L-BFGS would stretch by more than `limit`
-    (default 1; 0 turns that off). as_published: a batch that is forgotten as a whole leaves the cache one step behind,
-    the penalty of the forgotten rows is taken at the cached parameters, and the burn-in counts from the first step.
+    corrected by L-BFGS with `memory` pairs. A step is exact too where L-BFGS would stretch by more than `limit` (0: no
+    limit). It is 1 for an MLP; a linear model's is twice what its Hessian can be: after a committed request the cached
+    gradients are approximate, and pairs made from them can be wild. as_published: a batch that is forgotten as a whole
+    leaves the cache one step behind, the penalty of the forgotten rows is taken at the cached parameters, the burn-in
+    counts from the first step, and a linear model has no limit.
     """
 
     name = "deltagrad"
@@ -45,6 +47,10 @@ class DeltaGrad(Baseline):
         self.memory, self.burn_in, self.period, self.limit = memory, burn_in, period, limit
         self.as_published = as_published
 
+    @property
+    def trains_like_A(self) -> bool:
+        return False
+
     def _prepare(self) -> None:
         table, mlp = self.table, self.model.name == "mlp"
         assert isinstance(table, ArrayTable)
@@ -56,7 +62,7 @@ class DeltaGrad(Baseline):
             "memory": self.memory,
             "burn_in": (80 if mlp else 20) if self.burn_in is None else self.burn_in,
             "period": self.period,
-            "limit": (1.0 if mlp else 0.0) if self.limit is None else self.limit,
+            "limit": self._default_limit() if self.limit is None else self.limit,
             "published": self.as_published,
         }
         self._descent = descent(self._deal.X, self._deal.y, self.model)
@@ -65,6 +71,13 @@ class DeltaGrad(Baseline):
             start, self._deal.places, self.starts, self.order, self.recipe.rate, weights=self._deal.weights, trace=True
         )
         self.theta = self.trace.theta
+
+    def _default_limit(self) -> float:
+        if self.model.name == "mlp":
+            return 1.0
+        if self.as_published:
+            return 0.0
+        return 2 * (steepest(self.model, self.table)[0] / self.n + float(penalty_strength(self.model).max()))
 
     def _outcome(self, ids: Ids) -> Outcome:
         places = np.sort(self._place[ids])
@@ -84,6 +97,8 @@ class DeltaGrad(Baseline):
 
     def _committed(self, ids: Ids) -> None:
         self._deal.drop(self._place[ids])  # the trace is the new run's already
+        if self.limit is None:
+            self._options["limit"] = self._default_limit()
 
     def retrained(self, forget: Any) -> Vector:
         """theta of the same run replayed with exact gradients throughout: what the answer approximates."""

@@ -29,6 +29,7 @@ class Influence(Baseline):
     def _prepare(self) -> None:
         model = self.model
         self.theta = model.fit(self.table, tol=self.tol).theta
+        self.anchor = self.theta[:0]  # where the curvature is taken
         self.curvature = np.zeros((0, 0))
         self.inverse = np.zeros((0, 0))
         if self.order == 2:
@@ -57,4 +58,4 @@ class Influence(Baseline):
         self._invert(self.n)
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [*super()._arrays(), self.curvature, self.inverse]
+        return [*super()._arrays(), self.anchor, self.curvature, self.inverse]

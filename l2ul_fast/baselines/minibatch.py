@@ -81,8 +81,8 @@ class Deal:
         there = here[order]
         self.X, self.y = np.zeros((len(order), table.d), table.X.dtype), np.zeros(len(order), np.uint8)
         if there.all():
-            np.take(table.X, order, axis=0, out=self.X)
-            np.take(table.y, order, out=self.y)
+            np.take(table.X, order, axis=0, out=self.X, mode="clip")  # "raise" would copy everything once more
+            np.take(table.y, order, out=self.y, mode="clip")
         else:
             self.X[there], self.y[there] = table.X[order[there]], table.y[order[there]]
         self.weights = there.astype(np.float64)
@@ -137,8 +137,9 @@ def train_rows(
 
 def few_rows(table: Table, seed: int, limit: int = START_ROWS) -> ArrayTable:
     """At most `limit` rows of a table, chosen by their numbers: rows that leave it are not replaced by others."""
-    chosen = np.sort(np.random.default_rng([seed, 13]).permutation(total_rows(table))[:limit])
-    hidden = ~np.isin(chosen, table.ids())
+    total, ids = total_rows(table), table.ids()
+    chosen = np.sort(np.random.default_rng([seed, 13]).choice(total, min(limit, total), replace=False, shuffle=False))
+    hidden = ids[np.minimum(np.searchsorted(ids, chosen), len(ids) - 1)] != chosen
     X_there, y_there = table.take(chosen[~hidden])
     X, y = np.zeros((len(chosen), table.d), X_there.dtype), np.zeros(len(chosen), np.uint8)
     X[~hidden], y[~hidden] = X_there, y_there

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
+from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength
 from l2ul_fast.baselines.minibatch import Deal, Recipe, coupled_start, few_rows, places_of, row_order, train_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
@@ -20,9 +20,10 @@ class Retrain(Baseline):
     """Trains on the retained rows, from the same start as the first time (cold) or from the present theta (warm).
 
     solver "exact" goes to a gradient norm of tol: Newton's method, one pass over the table per step, so any table will
-    do. On many rows logistic regression begins with a fit of few of them; an MLP without an anchor begins with a short
-    Adam run on few rows. Both choose rows and batches by row number, so that full and retained fits are coupled. solver
-    "minibatch" runs `recipe` and nothing else, on rows in memory.
+    do. On many rows logistic regression begins with a fit of few of them, whose Hessian then saves that of all rows
+    (see models.fit.chord); a warm start uses the Hessian kept from training. An MLP without an anchor begins with a
+    short Adam run on few rows. Both choose rows and batches by row number, so that full and retained fits are coupled.
+    solver "minibatch" runs `recipe` and nothing else, on rows in memory.
     """
 
     exact = True
@@ -43,7 +44,9 @@ class Retrain(Baseline):
             self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
             self.theta, self.prepare_facts = self._run(None, self._deal.weights)
         else:
+            self._metric: Vector | None = None
             self.theta, self.prepare_facts = self._fit(self.table, None)
+            self._keep_metric()
 
     def _outcome(self, ids: Ids) -> Outcome:
         start = self.theta if self.warm else None
@@ -54,6 +57,15 @@ class Retrain(Baseline):
     def _committed(self, ids: Ids) -> None:
         if self.solver == "minibatch":
             self._deal.drop(self._place[ids])
+        else:
+            self._keep_metric()
+
+    def _keep_metric(self) -> None:
+        """The Hessian of the present rows at theta, for warm starts; two classes (more have flat directions)."""
+        if self.warm and self.model.n_classes == 2:
+            assert self.theta is not None
+            total = hessian_of(self.model, self.theta, self.table)
+            self._metric = total / self.n + np.diag(penalty_strength(self.model))
 
     def _run(self, start: Vector | None, weights: Vector) -> tuple[Vector, dict[str, Any]]:
         begin = self.recipe.start(self.model, self.seed) if start is None else start
@@ -62,16 +74,22 @@ class Retrain(Baseline):
 
     def _fit(self, table: Table, start: Vector | None) -> tuple[Vector, dict[str, Any]]:
         facts: dict[str, Any] = {}
+        metric = self._metric if start is not None else None
         if start is None and self.model.name == "mlp" and self.model.anchor is None:
             start = coupled_start(table, self.model, self.seed)
         elif start is None and self.model.name == "lr" and table.n >= FEW_PAY:
             few = few_rows(table, self.seed)
             if len(np.unique(few.y[few.ids()])) == self.model.n_classes:
                 first = self.model.fit(few, tol=1e-6)
-                start, facts = first.theta, {"few_steps": first.steps}
-        fit = self.model.fit(table, start=start, tol=self.tol)
+                start, metric, facts = first.theta, first.hessian, {"few_steps": first.steps}
+        options: dict[str, Any] = {} if metric is None else {"metric": metric}
+        if self.model.name == "mlp":
+            options["curvature"] = False
+        fit = self.model.fit(table, start=start, tol=self.tol, **options)
         facts |= {"steps": fit.steps, "gradient_norm": fit.gradient_norm, "converged": bool(fit.converged)}
         return fit.theta, facts
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return super()._arrays() + ([*self._deal.arrays(), self._place] if self.solver == "minibatch" else [])
+        if self.solver == "minibatch":
+            return [*super()._arrays(), *self._deal.arrays(), self._place]
+        return super()._arrays() + ([] if self._metric is None else [self._metric])

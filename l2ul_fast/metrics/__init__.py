@@ -14,6 +14,7 @@ from l2ul_fast.metrics.distance import (
     rho,
     rho_floor,
     rho_floor_two,
+    sequential_gap,
     solver_error,
 )  # fmt: skip
 from l2ul_fast.metrics.epsilon import epsilons, forgetting, forgetting_score
@@ -53,6 +54,6 @@ __all__ = [
     "forgetting_score", "gradient_residual", "js_divergence", "js_rows", "klom", "klom_points", "losses", "margins",
     "mia_chundawat2023", "mia_gap", "mia_liu2024", "mia_starting_kit", "modified_entropy", "paired_difference",
     "parameter_distance", "poison_experiment", "poison_labels", "pooled_attack", "random_proba", "recovery",
-    "relearn_steps", "relearn_time", "request_scores", "rho", "rho_floor", "rho_floor_two", "solver_error",
-    "throughput", "time_to_rho", "times", "tow", "tow_mia", "u_lira", "unlearn_all", "zrf",
+    "relearn_steps", "relearn_time", "request_scores", "rho", "rho_floor", "rho_floor_two", "sequential_gap",
+    "solver_error", "throughput", "time_to_rho", "times", "tow", "tow_mia", "u_lira", "unlearn_all", "zrf",
 ]  # fmt: skip

@@ -47,6 +47,19 @@ def rho(theta_new: ArrayLike, theta_r: ArrayLike, theta: ArrayLike, error: Numbe
     return measured(away / change, 0.0, 1.0, (max(0.0, away - e) / (change + e), (away + e) / (change - e)))
 
 
+def sequential_gap(in_turn: ArrayLike, at_once: ArrayLike, theta: ArrayLike) -> Value:
+    """||theta'_{A, then B} - theta'_{A and B}|| / ||theta - theta'_{A and B}|| of one method. Target 0 (exact methods).
+
+    How far the answer depends on the way rows were asked for, in units of what the joint request changes: errors that
+    grow with every request show here first. Ensembles and MLPs: any vectors will do, such as all probabilities.
+    """
+    turn, once, before = _vectors(in_turn, at_once, theta)
+    change = float(np.linalg.norm(before - once))
+    if change == 0:
+        return degenerate("the joint request changes nothing (0/0)", 0.0)
+    return measured(float(np.linalg.norm(turn - once)) / change, 0.0)
+
+
 def solver_error(model: Model, theta: ArrayLike, rows: Any) -> Value:
     """Bound on the distance of theta (p,) from the stationary point nearby: ||gradient||_2 / lambda_min. Target 0.
 

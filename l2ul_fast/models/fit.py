@@ -38,6 +38,55 @@ class Rows(Protocol):
         ...
 
 
+def weighted(rows: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]]:
+    """(X, y, weights or None) blocks of one pass over `rows`: a tuple (X, y), or an object with blocks().
+
+    Rows of weight 0 are hidden. A table in memory gives them so instead of copying all others.
+    """
+    if isinstance(rows, tuple):
+        yield np.asarray(rows[0]), np.asarray(rows[1]), None
+    elif hasattr(rows, "weighted_blocks"):
+        yield from rows.weighted_blocks()
+    else:
+        for X, y in rows.blocks():
+            yield X, y, None
+
+
+def chord(
+    gradient: Callable[[Float], Float],
+    start: Float,
+    hessian: Float,
+    tol: float,
+    max_steps: int = 20,
+    progress: Callable[[int, float], object] | None = None,
+) -> tuple[Float, float, int]:
+    """(theta, largest gradient entry, passes): quasi-Newton steps near an optimum, one gradient a pass.
+
+    The steps use the inverse of `hessian` (p, p), of a nearby point or of some of the rows, corrected by BFGS. Stops at
+    tol, or when a step does not halve the gradient: what is left is then for Newton's method.
+    """
+    theta, inverse = np.array(start, np.float64), np.linalg.inv(hessian)
+    g = gradient(theta)
+    norm, passes = float(np.abs(g).max()), 1
+    while norm > tol and passes < max_steps:
+        if progress:
+            progress(passes, norm)
+        step = -(inverse @ g)
+        after = gradient(theta + step)
+        passes += 1
+        after_norm = float(np.abs(after).max())
+        if not after_norm <= 0.5 * norm:
+            break
+        change = after - g
+        curvature = float(change @ step)
+        theta, g, norm = theta + step, after, after_norm
+        if curvature > 0:
+            bent = inverse @ change
+            inverse += (curvature + change @ bent) / curvature**2 * np.outer(step, step)
+            inverse -= (np.outer(bent, step) + np.outer(step, bent)) / curvature
+    return theta, norm, passes
+
+
 def newton(
     objective: Callable[[Float], tuple[float, Float, Float]],
     start: Float,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, Float, Rows, newton
+from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, weighted
 from l2ul_kernels import logistic, softmax
 
 
@@ -48,10 +49,12 @@ class LogisticModel:
 
     # ------------------------------------------------------------------------------------------- objective at theta
 
-    def _add_sums(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, g: Float, H: Float | None) -> float:
+    def _add_sums(
+        self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, g: Float, H: Float | None, weights: Any = None
+    ) -> float:
         if self.n_classes == 2:
-            return logistic.logistic_sums(X, y, theta, None, g, H)
-        return softmax.softmax_sums(X, y, theta, self.n_classes, None, g, H)
+            return logistic.logistic_sums(X, y, theta, weights, g, H)
+        return softmax.softmax_sums(X, y, theta, self.n_classes, weights, g, H)
 
     def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
         """(p,) mean gradient of the log-loss over the rows, without penalty."""
@@ -125,41 +128,62 @@ class LogisticModel:
         start: ArrayLike | None = None,
         tol: float = 1e-10,
         progress: Callable[[int, float], object] | None = None,
+        metric: Float | None = None,
     ) -> Fit:
         """The minimiser over all rows, by Newton's method with one pass over the rows per step.
 
         rows: arrays (X, y), or an object with n, d and blocks(). Raises UserError when the largest gradient entry does
-        not fall to tol. progress(steps, gradient norm) is called after every pass.
+        not fall to tol. progress(steps, gradient norm) is called after every pass. With a `metric` (p, p), the Hessian
+        near the optimum or of some of the rows, passes need only gradients as long as each halves it; the fit then has
+        no Hessian unless Newton's method had to finish.
         """
-        blocks = _as_blocks(rows, self.d)
-        seen = np.zeros(self.n_classes, np.int64)
-
-        def objective(theta: Float) -> tuple[float, Float, Float]:
-            g, H, total, counts = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0, np.zeros_like(seen)
-            for X, y in blocks():
-                total += self._add_sums(theta, X, y, g, H)
-                counts += np.bincount(y, minlength=self.n_classes)
-            if not counts.all():
-                missing = ", ".join(str(c) for c in np.flatnonzero(counts == 0))
-                raise UserError(f"logistic regression needs rows of every class, but there are none of class {missing}")
-            n = counts.sum()
-            penalty = self.lam * np.diag(self._penalised)
-            return total / n + self._penalty(theta), g / n + self.penalty_gradient(theta), H / n + penalty
-
+        check_width(rows, self.d)
         begin = self.start() if start is None else np.array(start, np.float64)
         if begin.shape != (self.size,):
             raise UserError(f"start must have shape ({self.size},), got {begin.shape}")
-        gauge = None
+
+        counts = np.zeros(self.n_classes)  # filled by the first pass
+        n = 0
+
+        def one_pass() -> Iterator[Any]:
+            nonlocal n
+            for X, y, weights in weighted(rows):
+                if n == 0:
+                    counts[:] += np.bincount(y, weights, minlength=self.n_classes)
+                yield X, y, weights
+            if not counts.all():
+                missing = ", ".join(str(c) for c in np.flatnonzero(counts == 0))
+                raise UserError(f"logistic regression needs rows of every class, but there are none of class {missing}")
+            n = int(counts.sum())
+
+        def objective(theta: Float) -> tuple[float, Float, Float]:
+            g, H, total = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0
+            for X, y, weights in one_pass():
+                total += self._add_sums(theta, X, y, g, H, weights)
+            penalty = self.lam * np.diag(self._penalised)
+            return total / n + self._penalty(theta), g / n + self.penalty_gradient(theta), H / n + penalty
+
+        def slope(theta: Float) -> Float:
+            g = np.zeros(self.size)
+            for X, y, weights in one_pass():
+                g += len(X) * logistic.logistic_gradient(X, y, theta, weights)
+            return g / n + self.penalty_gradient(theta)
+
+        gauge, passes = None, 0
         if self.n_classes > 2:  # the same number added to all intercepts changes nothing: keep their sum at zero
             begin[~self._penalised] -= begin[~self._penalised].mean()
             gauge = np.outer(~self._penalised, ~self._penalised).astype(np.float64)
+        elif metric is not None:
+            begin, norm, passes = chord(slope, begin, metric, tol, progress=progress)
+            if norm <= tol:
+                return Fit(begin, norm, passes - 1, True, None, float("nan"))
         fit = newton(objective, begin, tol, gauge=gauge, progress=progress)
         if not fit.converged:
             raise UserError(
                 f"logistic regression did not converge: after {fit.steps} Newton steps the gradient norm is "
                 f"{fit.gradient_norm:.1e}, not below {tol:.1e}; standardise the features or raise lam"
             )
-        return fit
+        return replace(fit, steps=fit.steps + passes)
 
     def fit_pairs(
         self,
@@ -180,13 +204,12 @@ class LogisticModel:
         return softmax.softmax_fit_pairs(X, y, ids, n_forget, self.lam, self.n_classes, tol, progress=progress)
 
 
-def _as_blocks(rows: Any, d: int) -> Callable[[], Any]:
-    """A function that starts a pass over the rows."""
+def check_width(rows: Any, d: int) -> None:
+    """UserError unless the rows have d features."""
     if not isinstance(rows, tuple):
         if rows.d != d:
             raise UserError(f"the model has {d} features but the rows have {rows.d}")
-        return rows.blocks
-    X, y = np.asarray(rows[0]), np.asarray(rows[1])
+        return
+    X = np.asarray(rows[0])
     if X.ndim != 2 or X.shape[1] != d:
         raise UserError(f"X must have shape (n, {d}), got {X.shape}")
-    return lambda: iter([(X, y)])

@@ -26,6 +26,8 @@ FULL = {RANDOM: 0.5, CLASS: 0.25, CLUSTER: 0.25}
 POOL = 50_000
 #: Draws of a pair before a class that is not in it counts as too rare.
 TRIES = 20
+#: Pairs drawn before their classes are looked at: the labels of all pairs at once would be m * s.
+AT_ONCE = 32
 
 
 def log_uniform(rng: np.random.Generator, high: int, size: int) -> Ids:
@@ -84,13 +86,14 @@ def draw_pairs(
     shapes: dict[str, float] | None = None,
     X: Rows | None = None,
     random_state: Any = None,
+    drawn: Callable[[Ids, Ids, Ids], None] | None = None,
 ) -> tuple[Ids, Ids, NDArray[np.str_]]:
     """(ids (m, s), n_forget (m,), shapes (m,)): the rows of m pairs, each pair's forget part first.
 
     Rows of a pair are different; r = n_forget is log-uniform in 1..s/10, or uniform in 1..s/2 with `robust`
     (forget_max replaces either limit). Shares of the forget parts' shapes: ORDINARY, or ROBUST, or `shapes`. Every
     class of y (n,) is in every retained part. X (n, d), or a function from ids to rows, is needed for clusters and
-    half-spaces.
+    half-spaces. drawn(numbers (k,), ids (k, s), n_forget (k,)) is told of pairs as soon as they are final.
     """
     y = _labels(y, n)
     if not 2 <= s <= n:
@@ -106,9 +109,16 @@ def draw_pairs(
     classes = np.flatnonzero(np.bincount(y))
     missing = np.arange(m)
     for _ in range(TRIES):
-        for i in missing:
-            n_forget[i] = _draw_pair(ids[i], int(n_forget[i]), str(kinds[i]), n, y, X, rng)
-        missing = missing[~_all_classes(ids[missing], n_forget[missing], y, classes)]
+        lacking = [missing[:0]]
+        for lo in range(0, missing.size, AT_ONCE):
+            some = missing[lo : lo + AT_ONCE]
+            for i in some:
+                n_forget[i] = _draw_pair(ids[i], int(n_forget[i]), str(kinds[i]), n, y, X, rng)
+            whole = _all_classes(ids[some], n_forget[some], y, classes)
+            lacking.append(some[~whole])
+            if drawn is not None and whole.any():
+                drawn(some[whole], ids[some[whole]], n_forget[some[whole]])
+        missing = np.concatenate(lacking)
         if not missing.size:
             return ids, n_forget, kinds
     rare = int(classes[np.bincount(y)[classes].argmin()])
@@ -127,12 +137,9 @@ def _draw_pair(out: Ids, r: int, kind: str, n: int, y: NDArray[Any], X: Rows | N
 
 def _all_classes(ids: Ids, n_forget: Ids, y: NDArray[Any], classes: Ids) -> NDArray[np.bool_]:
     """(k,) whether every class is among the retained rows of each pair."""
-    out = np.empty(len(ids), bool)
-    for lo in range(0, len(ids), 256):  # in pieces: the labels of all pairs at once would be m * s
-        labels = y[ids[lo : lo + 256]]
-        retained = np.arange(ids.shape[1]) >= n_forget[lo : lo + 256, None]
-        out[lo : lo + 256] = np.all([((labels == c) & retained).any(axis=1) for c in classes], axis=0)
-    return out
+    labels = y[ids]
+    retained = np.arange(ids.shape[1]) >= n_forget[:, None]
+    return np.all([((labels == c) & retained).any(axis=1) for c in classes], axis=0)
 
 
 def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Generator) -> Ids:

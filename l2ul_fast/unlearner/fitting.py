@@ -68,12 +68,12 @@ def inverse_of(model: Any, hessian: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.linalg.inv(hessian), np.float64)
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitted:
-    """Train the model and its unlearner; `size` is the largest row number + 1."""
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
+    """Train the model and its unlearner; `size` is the largest row number + 1. Workers of `client` make the pairs."""
     if params["model"] == "mlp":
         from l2ul_fast.unlearner import fitting_mlp
 
-        return fitting_mlp.fit(params, table, size, report)
+        return fitting_mlp.fit(params, table, size, report, client)
     times: dict[str, float] = {}
     clock = time.perf_counter()
 
@@ -93,7 +93,7 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitt
     seed = np.random.SeedSequence(params["random_state"]).spawn(4)
     pairs = subset_pairs(
         model, table, labels_of(table), params["m"], s, np.random.default_rng(seed[0]), robust=params["robust"],
-        progress=lambda done, total: report("train pairs", done, total),
+        progress=lambda done, total: report("train pairs", done, total), client=client,
     )  # fmt: skip
     lap("pairs")
     newton = params["head"] == "influence" and params["prior"] == "newton"

@@ -31,8 +31,8 @@ PAIR_ROWS = 100_000
 SINGLE = 100
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitted:
-    """Train the MLP and its unlearner; `size` is the largest row number + 1."""
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
+    """Train the MLP and its unlearner; `size` is the largest row number + 1. Workers of `client` make the pairs."""
     times: dict[str, float] = {}
     clock = time.perf_counter()
 
@@ -64,11 +64,12 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Fitt
     cells = CellState.build(table, size, params["t"], params["psi"], params["random_state"])
     lap("embed")
     if anchored:
-        pairs, base = anchored_pairs(params, model, table, found, seeds[1], report)
+        pairs, base = anchored_pairs(params, model, table, found, seeds[1], report, client)
     else:
         s = params["s"] if params["s"] is not None else min(SUBSET_MLP, table.n // 2)
         s = subset_size({**params, "s": s}, table.n)
-        pairs = subset_pairs(model, table, labels_of(table), params["m"], s, np.random.default_rng(seeds[1]))
+        rng = np.random.default_rng(seeds[1])
+        pairs = subset_pairs(model, table, labels_of(table), params["m"], s, rng, client=client)
         base = found
     lap("pairs")
     facts |= {"m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
@@ -100,7 +101,7 @@ def _inverse(hessian: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def anchored_pairs(
-    params: dict[str, Any], model: Any, table: Table, found: Any, seed: Any, report: Report
+    params: dict[str, Any], model: Any, table: Table, found: Any, seed: Any, report: Report, client: Any = None
 ) -> tuple[Pairs, Any]:
     """Full pairs on D, or on a fixed sample of it with its own optimum when D is large; also that optimum's fit."""
     ids = table.ids()
@@ -114,7 +115,7 @@ def anchored_pairs(
         rows = in_memory(table)
         X, y = rows.X, rows.y
     m = params["m"] if params["prior"] == "newton" else max(params["m"], int(2.5 * model.size) + 1)
-    pairs = full_pairs(model, X, y, ids, base, m, rng, lambda done, total: report("train pairs", done, total))
+    pairs = full_pairs(model, X, y, ids, base, m, rng, lambda done, total: report("train pairs", done, total), client)
     return pairs, base
 
 

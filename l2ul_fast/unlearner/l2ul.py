@@ -105,8 +105,19 @@ class L2UL:
 
     # Fit -------------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: ArrayLike | None = None, *, part: str = "train", progress: Progress | None = None) -> L2UL:
-        """Train on rows X (n, d) with labels y (n,), or on the `part` ("train", "test", "all") of a dataset file X."""
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        *,
+        part: str = "train",
+        progress: Progress | None = None,
+        client: Any = None,
+    ) -> L2UL:
+        """Train on rows X (n, d) with labels y (n,), or on the `part` ("train", "test", "all") of a dataset file X.
+
+        `client`: of dask.distributed; its workers make the training pairs (the same ones).
+        """
         report = progress or (lambda what, done, total: None)
         if y is None:
             file = FileTable(X, part)
@@ -131,7 +142,7 @@ class L2UL:
         if not held.all():
             raise UserError(f"there is no row of class {table.classes[int(held.argmin())]} to train on")
         start = time.perf_counter()
-        fitted = fitting.fit(self.params, table, size, report)
+        fitted = fitting.fit(self.params, table, size, report, client)
         # only now: a fit that fails leaves the object as it was
         self.store: ArrayStore | FileStore | NoStore = store
         if isinstance(fitted.step, AnchoredStep):

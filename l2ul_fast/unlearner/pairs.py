@@ -91,13 +91,36 @@ def subset_pairs(
     *,
     robust: bool = False,
     progress: Progress | None = None,
+    client: Any = None,
 ) -> Pairs:
-    """m pairs on subsets of s rows of `table`; labels (n,) are those of its visible rows in order."""
+    """m pairs on subsets of s rows of `table`; labels (n,) are those of its visible rows in order.
+
+    `client` (of dask.distributed): its workers fit the pairs; the result is the same.
+    """
     visible = table.ids()
-    local, n_forget, _ = draw_pairs(
-        table.n, labels, m, s, robust=robust, X=lambda places: table.take(visible[places])[0], random_state=random_state
-    )
-    made = []
+    how = {"robust": robust, "X": lambda places: table.take(visible[places])[0], "random_state": random_state}
+    if client is None:
+        pairs = _fit_here(model, table, visible, *draw_pairs(table.n, labels, m, s, **how)[:2], progress)
+    else:
+        from l2ul_fast.distributed import PairPool  # here: Dask is an extra
+
+        with PairPool(client, model, table, m, s) as pool:
+            add = lambda numbers, places, r: pool.add(numbers, visible[places], r)  # noqa: E731
+            local, n_forget, _ = draw_pairs(table.n, labels, m, s, drawn=add, **how)
+            pairs = pool.pairs(visible[local], n_forget, progress)
+    if len(pairs) < m / 2:
+        raise UserError(
+            f"{pairs.rejected} of {m} training pairs did not converge: raise lam or s, or look for separable classes"
+        )
+    return pairs
+
+
+def _fit_here(
+    model: Any, table: Table, visible: NDArray[np.int64], local: NDArray[np.int64], n_forget: NDArray[np.int64],
+    progress: Progress | None,
+) -> Pairs:  # fmt: skip
+    """The pairs with rows visible[local] (m, s), fitted by this process."""
+    (m, s), made = local.shape, []
     batch = max(1, ROWS_AT_ONCE // s)
     for first in range(0, m, batch):
         part = visible[local[first : first + batch]]
@@ -106,18 +129,14 @@ def subset_pairs(
         X, y = table.take(held)
         report = None if progress is None else (lambda done, _, first=first: progress(first + done, m))
         made.append(_fitted(model, X, y, index.reshape(part.shape), part, r, report))
-    pairs = joined(made)
-    if len(pairs) < m / 2:
-        raise UserError(
-            f"{pairs.rejected} of {m} training pairs did not converge: raise lam or s, or look for separable classes"
-        )
-    return pairs
+    return joined(made)
 
 
-def _fitted(
-    model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], ids: NDArray[np.int64],
-    n_forget: NDArray[np.int64], progress: Any,
-) -> Pairs:  # fmt: skip
+def fit_batch(
+    model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], n_forget: NDArray[np.int64],
+    progress: Any = None,
+) -> tuple[NDArray[Any], ...]:  # fmt: skip
+    """(places of the accepted pairs (k,), their theta, theta_r, Z, T (k, p)) of pairs with rows X[local] (m, s)."""
     s = local.shape[1]
     options = {"progress": progress} if model.name == "lr" else {}
     theta, theta_r, norms, *_ = model.fit_pairs(X, y, np.ascontiguousarray(local), n_forget, **options)
@@ -128,10 +147,18 @@ def _fitted(
     for k, i in enumerate(keep):
         rows = local[i, : n_forget[i]]
         Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], s)
+    return keep, theta[keep], theta_r[keep], Z, T
+
+
+def _fitted(
+    model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], ids: NDArray[np.int64],
+    n_forget: NDArray[np.int64], progress: Any,
+) -> Pairs:  # fmt: skip
+    s = local.shape[1]
+    keep, theta, theta_r, Z, T = fit_batch(model, X, y, local, n_forget, progress)
     return Pairs(
         rows=ids[keep].ravel(), starts=np.arange(keep.size + 1) * s, n_forget=n_forget[keep],
-        n=np.full(keep.size, s), theta=theta[keep], theta_r=theta_r[keep], Z=Z, T=T,
-        rejected=len(local) - keep.size,
+        n=np.full(keep.size, s), theta=theta, theta_r=theta_r, Z=Z, T=T, rejected=len(local) - keep.size,
     )  # fmt: skip
 
 
@@ -157,20 +184,30 @@ def full_pairs(
     m: int,
     random_state: Any,
     progress: Progress | None = None,
+    client: Any = None,
 ) -> Pairs:
-    """m pairs on all rows X (n, d), y (n,), whose row numbers are ids: `found` is A(D), forget sets are drawn."""
+    """m pairs on all rows X (n, d), y (n,), whose row numbers are ids: `found` is A(D), forget sets are drawn.
+
+    `client` (of dask.distributed): its workers do the retraining; the result is the same.
+    """
     flat, starts = draw_forget_sets(len(X), y, m, X=X, random_state=random_state)
-    theta, parts, norms = found.theta, [], []
+    theta, batches = found.theta, []
     for first in range(0, m, FULL_AT_ONCE):
-        last = min(first + FULL_AT_ONCE, m)
-        edges = starts[first : last + 1]
-        made = model.anchored_pairs(X, y, flat[edges[0] : edges[-1]], edges - edges[0], found, fallback=False)
-        parts.append(made.theta_r)
-        norms.append(made.gradient_norm)
-        if progress is not None:
-            progress(last, m)
-    theta_r = np.concatenate(parts)
-    keep = np.flatnonzero(np.concatenate(norms) <= CONVERGED)
+        edges = starts[first : min(first + FULL_AT_ONCE, m) + 1]
+        batches.append((flat[edges[0] : edges[-1]], edges - edges[0]))
+    fits = []
+    if client is None:
+        for k, (some, edges) in enumerate(batches):
+            made = model.anchored_pairs(X, y, some, edges, found, fallback=False)
+            fits.append((made.theta_r, made.gradient_norm))
+            if progress is not None:
+                progress(min((k + 1) * FULL_AT_ONCE, m), m)
+    else:
+        from l2ul_fast.distributed import full_fits  # here: Dask is an extra
+
+        fits = full_fits(client, model, X, y, batches, found, progress)
+    theta_r = np.concatenate([fit[0] for fit in fits])
+    keep = np.flatnonzero(np.concatenate([fit[1] for fit in fits]) <= CONVERGED)
     Z, T = np.empty((keep.size, model.size)), np.empty((keep.size, model.size))
     rows = []
     for k, i in enumerate(keep):
