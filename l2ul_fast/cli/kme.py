@@ -6,15 +6,21 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from l2ul_fast.cli.data import progress_bar, user_errors
+from l2ul_fast.errors import UserError
+
+Scheduler = Annotated[str | None, typer.Option(help="Dask scheduler whose workers do it, e.g. tcp://10.0.0.1:8786")]
+Workers = Annotated[int | None, typer.Option(min=1, help="or: processes to start on this machine, one thread each")]
 
 
 def kme(
-    files: Annotated[list[str], typer.Argument(help="HDF5 dataset files, or a pattern; several count as one set")],
+    files: Annotated[
+        list[str], typer.Argument(help="HDF5 dataset files, or a pattern; several count as one set. Or a manifest")
+    ],
     t: Annotated[int, typer.Option(min=1, help="partitions")] = 100,
     psi: Annotated[int, typer.Option(min=2, max=4096, help="seeds per partition")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="which rows become seeds")] = 0,
@@ -23,50 +29,109 @@ def kme(
     raw: Annotated[bool, typer.Option("--raw", help="compare rows as stored, not standardised")] = False,
     cells: Annotated[Path | None, typer.Option(help="also store every row's packed cells in this file")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="threads; default: all of this process's cores")] = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="also write the list of shards, row offsets and checksums to this .json file")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object with the counts on standard output")] = False,
 ) -> None:
-    """Count the rows in every cell; counts / n is the embedding. Memory stays flat, whatever the number of rows."""
-    from l2ul_fast.datasets.cellstore import stream_cells
-    from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
-    from l2ul_fast.errors import UserError
-    from l2ul_kernels import threads as budget
+    """Count the rows in every cell; counts / n is the embedding. Memory stays flat, whatever the number of rows.
 
+    With --scheduler or --workers, Dask workers count; the numbers are the same. Files may then be URLs too.
+    """
     with user_errors(), contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(contextlib.nullcontext() if threads is None else budget(threads))
-            shards = stack.enter_context(Shards(files))
-            partitions = sample_partitions(shards, t, psi, seed, standardise=not raw)
+            if scheduler is None and workers is None:
+                facts, counts = _alone(stack, files, t, psi, seed, by_class, part, raw, cells, threads, manifest)
+            else:
+                if cells is not None or threads is not None:
+                    raise UserError("--cells and --threads are for one process: leave out --scheduler and --workers")
+                facts, counts = _spread(
+                    stack, files, t, psi, seed, by_class, part, raw, scheduler, workers, manifest
+                )  # fmt: skip
         except ValueError as error:
-            raise UserError(str(error)) from error
-        begin = time.perf_counter()
-        with progress_bar("kme") as progress:
-            counts = stream_counts(shards, partitions, by_class, part, progress)
-        seconds = time.perf_counter() - begin
-        if cells is not None:
-            with progress_bar("cells") as progress:
-                stream_cells(shards, partitions, cells, progress)
+            raise error if isinstance(error, UserError) else UserError(str(error)) from error
         rows = int(counts.reshape(-1, t, psi)[:, 0].sum())
         facts = {
-            "files": [str(p) for p in shards.paths],
-            "label": shards.label,
-            "n": rows,
-            "d": shards.d,
-            "t": t,
-            "psi": psi,
-            "seed": seed,
-            "part": part,
-            "classes": shards.classes if by_class else None,
-            "standardised": not raw,
-            "seconds": seconds,
-            "rows_per_second": shards.n / seconds,
+            **facts, "n": rows, "t": t, "psi": psi, "seed": seed, "part": part, "standardised": not raw,
+            "classes": facts["classes"] if by_class else None, "rows_per_second": facts["rows"] / facts["seconds"],
             "cells": None if cells is None else str(cells),
-        }
+        }  # fmt: skip
         if as_json:
             print(json.dumps(facts | {"counts": counts.tolist()}))
             return
-        typer.echo(f"{rows} rows ({shards.label}) x {shards.d} columns, {t} partitions of {psi} cells")
-        typer.echo(f"{seconds:.2f} s, {shards.n / seconds:,.0f} rows/s (first use includes loading the kernels)")
+        typer.echo(f"{rows} rows ({facts['label']}) x {facts['d']} columns, {t} partitions of {psi} cells")
+        seconds = facts["seconds"]
+        typer.echo(f"{seconds:.2f} s, {facts['rows_per_second']:,.0f} rows/s (first use includes loading the kernels)")
         fullest = counts.reshape(-1, t * psi).sum(axis=0).max() / max(rows, 1)
         typer.echo(f"fullest cell: {fullest:.1%} of the rows; --json prints all {counts.size} counts")
         if cells is not None:
-            typer.echo(f"cells: {cells} ({cells.stat().st_size / max(shards.n, 1):.1f} bytes per row)")
+            typer.echo(f"cells: {cells} ({cells.stat().st_size / max(facts['rows'], 1):.1f} bytes per row)")
+
+
+def _alone(
+    stack: contextlib.ExitStack, files: list[str], t: int, psi: int, seed: int, by_class: bool, part: Any, raw: bool,
+    cells: Path | None, threads: int | None, manifest: Path | None,
+) -> tuple[dict[str, Any], Any]:  # fmt: skip
+    """(facts, counts) by this process."""
+    from l2ul_fast.datasets.cellstore import stream_cells
+    from l2ul_fast.datasets.manifest import Manifest, describe, is_url
+    from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
+    from l2ul_kernels import threads as budget
+
+    for name in files:
+        if is_url(name):
+            raise UserError(
+                f"{name} is a URL, which only workers read: add --workers {1 if threads is None else threads}"
+            )
+    files = [shard.path for shard in _listed(files)] or files
+    stack.enter_context(contextlib.nullcontext() if threads is None else budget(threads))
+    shards = stack.enter_context(Shards(files))
+    if manifest is not None:
+        Manifest(describe(str(path.absolute())) for path in shards.paths).save(manifest)
+    partitions = sample_partitions(shards, t, psi, seed, standardise=not raw)
+    begin = time.perf_counter()
+    with progress_bar("kme") as progress:
+        counts = stream_counts(shards, partitions, by_class, part, progress)
+    seconds = time.perf_counter() - begin
+    if cells is not None:
+        with progress_bar("cells") as progress:
+            stream_cells(shards, partitions, cells, progress)
+    names = [str(p) for p in shards.paths]
+    return {
+        "files": names, "label": shards.label, "d": shards.d, "classes": shards.classes, "rows": shards.n,
+        "seconds": seconds, "workers": None,
+    }, counts  # fmt: skip
+
+
+def _spread(
+    stack: contextlib.ExitStack, files: list[str], t: int, psi: int, seed: int, by_class: bool, part: str, raw: bool,
+    scheduler: str | None, workers: int | None, manifest: Path | None,
+) -> tuple[dict[str, Any], Any]:  # fmt: skip
+    """(facts, counts) by Dask workers."""
+    from l2ul_fast import distributed
+
+    client = stack.enter_context(distributed.connect(scheduler, workers))
+    shards = distributed.describe_shards(client, files, _listed(files))
+    if manifest is not None:
+        shards.save(manifest)
+    partitions = distributed.sample_partitions(client, shards, t, psi, seed, standardise=not raw)
+    begin = time.perf_counter()
+    with progress_bar("kme") as progress:
+        counts = distributed.stream_counts(client, shards, partitions, by_class, part, progress)
+    return {
+        "files": [shard.path for shard in shards.shards], "label": shards.label, "d": shards.d,
+        "classes": shards.classes, "rows": shards.n, "seconds": time.perf_counter() - begin,
+        "workers": distributed.worker_count(client),
+    }, counts  # fmt: skip
+
+
+def _listed(files: list[str]) -> list[Any]:
+    """The shards of a manifest, if that is what was named."""
+    from l2ul_fast.datasets.manifest import load
+
+    names = [name for name in files if name.endswith(".json")]
+    if names and len(files) > 1:
+        raise UserError(f"{names[0]} is a manifest, which names all shards: give nothing else with it")
+    return load(Path(names[0])) if names else []

@@ -115,6 +115,11 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
         file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
         raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+    return from_h5py(path, file, str(path))
+
+
+def from_h5py(path: Path, file: h5py.File, shown: str) -> DatasetFile:
+    """An open HDF5 file as a dataset file, after the same checks; closed if it is not one. Messages call it `shown`."""
     try:
         problem = _layout_problem(file)
         if problem is None:
@@ -122,7 +127,7 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
     except (KeyError, TypeError, ValueError, OSError, RuntimeError) as error:
         problem = f"its header is damaged ({str(error).splitlines()[0]})"
     file.close()
-    raise DataError(f"{path} cannot be used: {problem}")
+    raise DataError(f"{shown} cannot be used: {problem}")
 
 
 def _layout_problem(file: h5py.File) -> str | None:

@@ -30,7 +30,7 @@ def _gather(memory, offsets, chunk_rows, ids, out):  # type: ignore[no-untyped-d
 class RowReader:
     """Random access to the rows of a chunked two-dimensional dataset of an open HDF5 file (read only)."""
 
-    def __init__(self, path: Path, dataset: h5py.Dataset, verify: bool = True) -> None:
+    def __init__(self, path: Path, dataset: h5py.Dataset, verify: bool = True, mapped: bool = True) -> None:
         self.path, self.dataset = path, dataset
         self.n, columns = dataset.shape
         self.dtype = dataset.dtype
@@ -41,7 +41,7 @@ class RowReader:
         self._trusted = np.full(chunks, not verify)
         self._all_trusted = not verify
         self.memory: NDArray[np.uint8] | None = None
-        if is_plain(dataset):
+        if mapped and is_plain(dataset):  # not mapped: the file is not a local one
             self.memory = np.memmap(path, np.uint8, "r")
             try:
                 self.offsets = chunk_offsets(dataset)

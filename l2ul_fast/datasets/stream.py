@@ -6,6 +6,8 @@ does without it: each core reads and counts chunks of its own (see `_pass`).
 
 import contextlib
 import glob
+import itertools
+import operator
 import os
 import queue
 import threading
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.datasets.chunks import chunk_offsets, read_at
 from l2ul_fast.datasets.hdf5 import DatasetFile, open_dataset
-from l2ul_fast.datasets.moments import scale_of
+from l2ul_fast.datasets.moments import round24, scale_of
 from l2ul_fast.datasets.rows import RowReader
 from l2ul_fast.errors import DataError
 from l2ul_kernels import Partitions, cell_counts, sample_row_ids
@@ -35,12 +37,13 @@ RING = 4
 class Shards:
     """One dataset file, or several with the same columns and classes as if they were one; row numbers run through."""
 
-    def __init__(self, source: Source) -> None:
-        self.paths = _paths(source)
-        self.files: list[DatasetFile] = []
+    def __init__(self, source: Source | DatasetFile) -> None:
+        self.files: list[DatasetFile] = [source] if isinstance(source, DatasetFile) else []
+        self.paths = [source.path] if isinstance(source, DatasetFile) else _paths(source)
         try:
-            for path in self.paths:
-                self.files.append(open_dataset(path))
+            if not isinstance(source, DatasetFile):
+                for path in self.paths:
+                    self.files.append(open_dataset(path))
             first = self.files[0]
             for file in self.files[1:]:
                 if (file.d, file.classes) != (first.d, first.classes):
@@ -61,7 +64,7 @@ class Shards:
     def reader(self, i: int) -> RowReader:
         """Random access to the rows of file i."""
         if i not in self._readers:
-            self._readers[i] = RowReader(self.files[i].path, self.files[i].X)
+            self._readers[i] = RowReader(self.files[i].path, self.files[i].X, mapped=self.files[i].is_plain)
         return self._readers[i]
 
     def take_X(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -156,8 +159,24 @@ class _Chunks:
             self.handle.close()
 
 
-def blocks(shards: Shards, labels: bool = False) -> Iterator[tuple[int, NDArray[np.float32], NDArray[Any] | None]]:
-    """(first row, X (k, d), y (k,) or None) for all rows in order. X is valid until the next block is asked for."""
+def places(shards: Shards, span: tuple[int, int] | None = None) -> list[tuple[int, int]]:
+    """(number of the file, first row in it) of every chunk that begins in rows span[0] .. span[1] - 1 (all rows)."""
+    low, high = span or (0, shards.n)
+    return [
+        (i, start)
+        for i, file in enumerate(shards.files)
+        for start in range(0, file.n, file.chunk_rows)
+        if low <= shards.first_rows[i] + start < high
+    ]
+
+
+def blocks(
+    shards: Shards, labels: bool = False, span: tuple[int, int] | None = None
+) -> Iterator[tuple[int, NDArray[np.float32], NDArray[Any] | None]]:
+    """(first row, X (k, d), y (k,) or None) for all rows in order. X is valid until the next block is asked for.
+
+    `span` reads only the chunks that begin in its rows (see `places`).
+    """
     free: queue.Queue[Any] = queue.Queue()
     full: queue.Queue[Any] = queue.Queue()
     largest = max(file.chunk_rows for file in shards.files)
@@ -166,9 +185,10 @@ def blocks(shards: Shards, labels: bool = False) -> Iterator[tuple[int, NDArray[
 
     def read() -> None:
         try:
-            for file, first in zip(shards.files, shards.first_rows, strict=False):
+            for i, todo in itertools.groupby(places(shards, span), operator.itemgetter(0)):
+                file, first = shards.files[i], int(shards.first_rows[i])
                 with contextlib.closing(_Chunks(file)) as chunks:
-                    for start in range(0, file.n, file.chunk_rows):
+                    for _, start in todo:
                         memory = free.get()
                         if memory is None:
                             raise _Stop
@@ -176,7 +196,7 @@ def blocks(shards: Shards, labels: bool = False) -> Iterator[tuple[int, NDArray[
                         X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
                         rows = chunks.read(start, raw, X)
                         y = file.y[start : start + rows] if labels else None
-                        full.put((int(first) + start, X[:rows], y, memory))
+                        full.put((first + start, X[:rows], y, memory))
             full.put(None)
         except _Stop:
             pass
@@ -207,8 +227,14 @@ def sample_partitions(
         seeds = rows.reshape(t, psi, shards.d)
         if not standardise:
             return Partitions.from_seeds(seeds, ids)
-        seeds = ((seeds - shards.mean) / shards.scale).astype(np.float32)
-        return Partitions.from_seeds(seeds, ids, shards.mean, shards.scale)
+        return standardised(seeds, ids, round24(shards.mean), round24(shards.scale))
+
+
+def standardised(
+    rows: NDArray[np.float32], ids: NDArray[np.int64], mean: NDArray[np.float64], scale: NDArray[np.float64]
+) -> Partitions:
+    """Partitions whose seeds are these rows (t, psi, d) of a file; other rows are standardised on the way."""
+    return Partitions.from_seeds(((rows - mean) / scale).astype(np.float32), ids, mean, scale)
 
 
 def stream_counts(
@@ -217,10 +243,12 @@ def stream_counts(
     by_class: bool = False,
     part: Part = "all",
     progress: Progress | None = None,
+    span: tuple[int, int] | None = None,
 ) -> NDArray[np.int64]:
     """Rows per cell of a file of any size: int64 (t, psi), or (C, t, psi) in the order of the file's classes.
 
-    `part` counts only the training or only the test rows of the fixed split.
+    `part` counts only the training or only the test rows of the fixed split; `span` only the chunks that begin in these
+    rows (see `places`), so that spans which follow each other count every row once.
     """
     with opened(source) as shards:
         shape = (partitions.n_partitions, partitions.n_seeds)
@@ -240,9 +268,9 @@ def stream_counts(
                     labels[_outside(shards, first, len(X), part)] = n_classes
             cell_counts(X, partitions, labels, None if labels is None else n_classes + masked, out=out)
 
-        workers = min(numba.get_num_threads(), sum(-(-file.n // file.chunk_rows) for file in shards.files))
+        workers = max(1, min(numba.get_num_threads(), len(places(shards, span))))
         done = 0
-        for rows in _pass(shards, workers, by_class, count, total):
+        for rows in _pass(shards, workers, by_class, count, total, span):
             done += rows
             if progress is not None:
                 progress(done, shards.n)
@@ -252,20 +280,21 @@ def stream_counts(
 
 
 def _pass(
-    shards: Shards, workers: int, labels: bool, count: Callable[..., None], total: NDArray[np.int64]
-) -> Iterator[int]:
+    shards: Shards, workers: int, labels: bool, count: Callable[..., None], total: NDArray[np.int64],
+    span: tuple[int, int] | None,
+) -> Iterator[int]:  # fmt: skip
     """Let `count(first row, X, y, out)` add all chunks to `total`; yields the rows of each chunk when it is done.
 
     One worker: a thread reads ahead. Several: each reads, checks and counts chunks of its own on one core; nobody
     waits for anybody, and reading is not limited to one thread. Integers add up the same in any order.
     """
     if workers == 1:
-        for first, X, y in blocks(shards, labels):
+        for first, X, y in blocks(shards, labels, span):
             count(first, X, y, total)
             yield len(X)
         return
     files = [_Chunks(file) for file in shards.files]
-    places = iter([(i, start) for i, file in enumerate(shards.files) for start in range(0, file.n, file.chunk_rows)])
+    todo = iter(places(shards, span))
     taking, finished = threading.Lock(), queue.SimpleQueue[Any]()
     stop = threading.Event()
 
@@ -276,7 +305,7 @@ def _pass(
             memory = np.empty(4 * max(f.chunk_rows for f in shards.files) * shards.d + 4, np.uint8)
             while not stop.is_set():
                 with taking:
-                    i, start = next(places, (-1, 0))
+                    i, start = next(todo, (-1, 0))
                 if i < 0:
                     break
                 file = shards.files[i]

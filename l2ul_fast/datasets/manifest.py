@@ -1,0 +1,187 @@
+"""Many shards as one set of rows: where each begins, and a checksum that tells whether it is still the same.
+
+A shard is a dataset file at a local path or at a URL that fsspec opens (s3://, gs://, https://, file://, ...). Row
+numbers run through all shards in the order they are listed. The checksum covers what a shard's header says of its rows:
+source, sizes, classes and the exact mean and variance of every column, which change with any row; the rows themselves
+have a checksum in every chunk, verified whenever a chunk is read.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.datasets.hdf5 import DatasetFile, from_h5py, open_dataset
+from l2ul_fast.datasets.moments import round24, scale_of
+from l2ul_fast.errors import DataError, UserError
+
+FORMAT = "l2ul-manifest"
+FORMAT_VERSION = 1
+
+
+def is_url(path: str) -> bool:
+    """Whether fsspec has to open it."""
+    return "://" in path
+
+
+def _fsspec() -> Any:
+    try:
+        import fsspec
+    except ImportError:
+        raise UserError("reading URLs needs the package fsspec: pip install 'l2ul-fast[dask]'") from None
+    return fsspec
+
+
+def expand(source: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The shards that paths, URLs and patterns with wildcards name, in order; local paths become absolute."""
+    found: list[str] = []
+    for word in (os.fspath(item) for item in source):
+        if not glob.has_magic(word) or (not is_url(word) and Path(word).exists()):
+            found.append(word if is_url(word) else os.path.abspath(word))
+            continue
+        if is_url(word):
+            files = _fsspec().core.get_fs_token_paths(word)
+            matches = sorted(files[0].unstrip_protocol(path) for path in files[2])
+        else:
+            matches = sorted(map(os.path.abspath, glob.glob(word)))
+        if not matches:
+            raise DataError(f"no file matches {word}")
+        found += matches
+    if not found:
+        raise DataError("no dataset file was given")
+    return found
+
+
+def open_shard(path: str) -> DatasetFile:
+    """Open a dataset file at a local path or a URL; the rows of a URL are read through h5py and fsspec."""
+    if not is_url(path):
+        return open_dataset(path)
+    try:
+        stream = _fsspec().open(path, "rb").open()
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"cannot open {path}: {str(error).splitlines()[0] if str(error) else 'not there'}") from error
+    try:
+        file = h5py.File(stream, "r")
+    except OSError as error:
+        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+    data = from_h5py(Path(path), file, path)
+    data.is_plain = False  # its bytes are not at a place in a local file
+    return data
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a manifest knows of one shard."""
+
+    path: str
+    n: int
+    n_train: int
+    d: int
+    chunk_rows: int
+    classes: tuple[int, ...]
+    label: str  #: "real", "subset" or "stand-in"
+    mean: tuple[float, ...]
+    variance: tuple[float, ...]
+    checksum: str
+
+
+def checksum(file: DatasetFile) -> str:
+    """SHA-256 of what the header says of the rows."""
+    facts = f"{file.source} {file.n} {file.d} {file.classes} {file.class_counts} {file.split_seed} {file.n_train}"
+    return hashlib.sha256(facts.encode() + file.mean.tobytes() + file.variance.tobytes()).hexdigest()
+
+
+def describe(path: str) -> Shard:
+    """Read a shard's header."""
+    with open_shard(path) as file:
+        return Shard(
+            path, file.n, file.n_train, file.d, file.chunk_rows, tuple(file.classes), file.label,
+            tuple(map(float, file.mean)), tuple(map(float, file.variance)), checksum(file),
+        )  # fmt: skip
+
+
+class Manifest:
+    """Shards in order. n rows of d columns; first_rows (shards + 1,): the number of each shard's first row."""
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self.shards = list(shards)
+        if not self.shards:
+            raise DataError("no dataset file was given")
+        first = self.shards[0]
+        paths: set[str] = set()
+        contents: dict[str, str] = {}
+        for shard in self.shards:
+            if (shard.d, shard.classes) != (first.d, first.classes):
+                raise DataError(f"{shard.path} has other columns or classes than {first.path}")
+            place = shard.path if is_url(shard.path) else os.path.realpath(shard.path)
+            if place in paths:
+                raise DataError(f"{shard.path} is listed twice: its rows would count double")
+            if shard.checksum in contents:
+                raise DataError(
+                    f"{shard.path} holds the same rows as {contents[shard.checksum]}: they would count double"
+                )
+            paths.add(place)
+            contents[shard.checksum] = shard.path
+        sizes = np.array([shard.n for shard in self.shards], np.int64)
+        self.first_rows = np.concatenate([[0], np.cumsum(sizes)])
+        self.n, self.d, self.classes = int(sizes.sum()), first.d, list(first.classes)
+        self.label = " + ".join(sorted({shard.label for shard in self.shards}))
+        share = sizes / self.n
+        means = np.array([shard.mean for shard in self.shards])
+        mean = share @ means
+        self.mean = round24(mean)
+        self.scale = round24(scale_of(share @ (np.array([s.variance for s in self.shards]) + (means - mean) ** 2)))
+
+    def rows_of(self, part: str) -> int:
+        """How many rows count as "all", "train" or "test"."""
+        train = sum(shard.n_train for shard in self.shards)
+        return {"all": self.n, "train": train, "test": self.n - train}[part]
+
+    def locate(self, ids: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(number of the shard (k,), row within it (k,)) of rows with these numbers."""
+        rows = np.asarray(ids, np.int64)
+        if rows.size and not (rows.min() >= 0 and rows.max() < self.n):
+            raise DataError(f"row {rows.min() if rows.min() < 0 else rows.max()} is not among the {self.n} rows")
+        where = np.searchsorted(self.first_rows, rows, side="right") - 1
+        return where, rows - self.first_rows[where]
+
+    def save(self, path: Path) -> None:
+        """Write the manifest as JSON: the whole file or nothing."""
+        from l2ul_fast.results import write_atomic
+
+        shards = [asdict(shard) | {"first_row": int(r)} for shard, r in zip(self.shards, self.first_rows, strict=False)]
+        facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": self.n, "d": self.d, "shards": shards}
+        try:
+            write_atomic(path, json.dumps(facts, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def load(path: Path) -> list[Shard]:
+    """The shards a manifest file lists; whether they are still the same is for the reader of the shards to see."""
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        if facts["format"] != FORMAT or facts["format_version"] != FORMAT_VERSION:
+            raise ValueError("another format or version")
+        found = []
+        for shard in facts["shards"]:
+            fields: dict[str, Any] = {name: value for name, value in shard.items() if name != "first_row"}
+            fields |= {name: tuple(fields[name]) for name in ("classes", "mean", "variance")}
+            found.append(Shard(**fields))
+        if not all(isinstance(s.path, str) and isinstance(s.checksum, str) and s.n > 0 for s in found):
+            raise ValueError("a shard without a path, a checksum or rows")
+        return found
+    except OSError as error:
+        raise DataError(f"cannot read the manifest {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not a manifest of shards, or is damaged ({str(error)[:80]})") from None

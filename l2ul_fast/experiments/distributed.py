@@ -1,0 +1,234 @@
+"""Dask workers beside one process: counting many shards, making training pairs, and what the scheduler costs.
+
+The rows are the HIGGS stand-in, cut into shards, in the page cache. Workers are processes of this machine with one
+thread each, started and warmed up before anything is timed. Every result is compared with that of one process before
+its time is recorded.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2ul_fast import distributed
+from l2ul_fast.datasets.manifest import Manifest
+from l2ul_fast.datasets.standin import fill, load_model
+from l2ul_fast.datasets.stream import sample_partitions, stream_counts
+from l2ul_fast.datasets.writer import DatasetWriter
+from l2ul_fast.errors import UserError
+from l2ul_fast.models import LogisticModel, MLPModel
+from l2ul_fast.results import Record, Run
+from l2ul_fast.tables import FileTable
+from l2ul_fast.timing import interleave, once
+from l2ul_fast.unlearner.fitting import labels_of
+from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
+from l2ul_kernels import threads
+
+#: Shards the stand-in is cut into.
+SHARDS = 8
+#: Tasks that do nothing, to see what one costs.
+EMPTY = 2000
+#: Model name -> (pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs).
+PAIRS = {"lr": (1000, 10_000), "mlp": (200, 3000)}
+#: Leaves per worker that are tried beside the default.
+LEAVES = (4, 16, 64, 160)
+#: Rows of a data set so small that counting it shows what a call costs.
+FEW = 1000
+
+Show = Callable[[str, int, int], None]
+
+
+def _write(path: Path, low: int, high: int) -> None:
+    """Rows low .. high - 1 of the HIGGS stand-in as a dataset file."""
+    model = load_model("higgs")
+    with DatasetWriter(path, name="higgs", source="standin:shard:0", d=model.d, classes=[0, 1]) as writer:
+        for start in range(low, high, 1 << 18):
+            size = min(1 << 18, high - start)
+            X, y = np.empty((size, model.d), np.float32), np.empty(size, np.uint8)
+            fill(model, start, 0, X, y)
+            writer.append(X, y)
+
+
+def write_shards(folder: Path, rows: int, shards: int = SHARDS) -> list[str]:
+    """The first `rows` rows of the HIGGS stand-in as files of about equal size; their paths."""
+    edges = [rows * k // shards for k in range(shards + 1)]
+    paths = [folder / f"higgs-{k:03}.standin.h5" for k in range(shards)]
+    for path, low, high in zip(paths, edges, edges[1:], strict=False):
+        _write(path, low, high)
+    return [str(path) for path in paths]
+
+
+def scheduler_bytes(client: Any) -> int:
+    """Bytes the scheduler has received so far on all its open connections, by the kernel's own count (TCP_INFO).
+
+    The scheduler must run in this process, as that of a local cluster does.
+    """
+    scheduler = getattr(client.cluster, "scheduler", None)
+    if scheduler is None:
+        raise UserError("the bytes a scheduler receives can only be counted where it runs")
+
+    async def count() -> int:
+        pool = scheduler.rpc  # connections the scheduler opened itself, to fetch results for the client
+        opened = [comm for comms in (*pool.available.values(), *pool.occupied.values()) for comm in comms]
+        return sum(_received(comm) for comm in {*scheduler._comms, *opened})
+
+    return int(client.sync(count))
+
+
+def _received(comm: Any) -> int:
+    stream = getattr(comm, "stream", None)
+    if stream is None or stream.socket is None or stream.socket.family not in (socket.AF_INET, socket.AF_INET6):
+        return 0
+    info = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+    return int(struct.unpack_from("=Q", info, 128)[0])  # tcpi_bytes_received, Linux 4.1 and later
+
+
+def _nothing(item: int) -> int:
+    return item
+
+
+def measure_tasks(client: Any, workers: int, repeats: int) -> Record:
+    """Seconds and bytes of a task that does nothing."""
+    keys = [{f"l2ul-empty-{distributed.token()}-{i}": (_nothing, i) for i in range(EMPTY)} for _ in range(repeats + 1)]
+    graphs = iter(keys)
+
+    def call() -> None:
+        graph = next(graphs)
+        futures = client.get(graph, list(graph), sync=False)
+        client.gather(futures)
+
+    call()
+    before = scheduler_bytes(client)
+    seconds = float(np.median([once(call) for _ in range(repeats)]))
+    moved = (scheduler_bytes(client) - before) / repeats
+    return {
+        "experiment": "distributed-tasks", "method": "empty task", "tasks": EMPTY, "workers": workers,
+        "seconds_per_task": seconds / EMPTY, "scheduler_bytes_per_task": moved / EMPTY,
+    }  # fmt: skip
+
+
+def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> Iterator[Record]:
+    """Counting all shards: one process with 1 .. k threads, and k one-thread workers."""
+    partitions = sample_partitions(paths, random_state=0)
+    manifest = distributed.describe_shards(next(iter(clients.values())), paths)
+    t, psi, d, n = partitions.n_partitions, partitions.n_seeds, manifest.d, manifest.n
+    base = {
+        "experiment": "distributed-kme", "dataset": "higgs", "source": manifest.label, "n": n, "d": d, "t": t,
+        "psi": psi, "shards": len(paths),
+    }  # fmt: skip
+    expected = stream_counts(paths, partitions)
+
+    def here(k: int) -> None:
+        with threads(k):
+            _check(stream_counts(paths, partitions), expected)
+
+    def there(k: int, leaves: Any) -> None:
+        _check(distributed.stream_counts(clients[k], manifest, partitions, leaves=leaves), expected)
+
+    calls: dict[str, Callable[[], object]] = {}
+    facts: dict[str, Record] = {}
+    for k in clients:
+        calls[f"process {k}"], facts[f"process {k}"] = partial(here, k), {"method": "one process", "threads": k}
+        default = len(distributed.spans(manifest, k))
+        for per_worker in (None, *LEAVES) if k == max(clients) else (None,):
+            leaves = None if per_worker is None else _leaves(manifest, k, per_worker)
+            name = f"workers {k} leaves {per_worker}"
+            calls[name] = partial(there, k, leaves)
+            facts[name] = {
+                "method": "workers" if leaves is None else "workers, other leaves", "workers": k, "threads": k,
+                "leaves": default if leaves is None else len(leaves),
+            }  # fmt: skip
+    few = Path(paths[0]).with_name("few.h5")
+    _write(few, 0, FEW)
+    small = distributed.describe_shards(clients[max(clients)], [few])
+    calls["few"] = lambda: distributed.stream_counts(clients[max(clients)], small, partitions)
+    facts["few"] = {"method": "workers, few rows", "workers": max(clients), "threads": max(clients), "leaves": 1}
+    facts["few"] |= {"n": FEW, "shards": 1}
+    for call in calls.values():
+        call()
+    for name, taken in interleave(calls, repeats, pause=0.05).items():
+        found = facts[name]
+        record = {**base, **found, "wall_seconds": taken.median, "spread": taken.spread}
+        if "workers" in found:
+            client = clients[found["workers"]]
+            before = scheduler_bytes(client)
+            calls[name]()
+            moved = scheduler_bytes(client) - before
+            record |= {"scheduler_bytes": moved, "scheduler_bytes_per_shard": moved / record["shards"]}
+        yield record
+
+
+def _leaves(manifest: Manifest, workers: int, per_worker: int) -> list[tuple[int, int, int]]:
+    return distributed.spans(manifest, workers, 1, per_worker)
+
+
+def _check(found: Any, expected: Any) -> None:
+    if not np.array_equal(found, expected):
+        raise UserError("the workers' counts are not those of one process: this is a defect, please report it")
+
+
+def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0) -> Iterator[Record]:
+    """Making training pairs: one process with one thread, and k one-thread workers."""
+    table = FileTable(paths, "train")
+    labels = labels_of(table)
+    for name, (m, s) in PAIRS.items():
+        m = max(20, int(m * share))
+        s = min(s, table.n // 4)
+        model = LogisticModel(table.d) if name == "lr" else MLPModel(table.d)
+        make = partial(subset_pairs, model, table, labels, m, s, 0)
+        with threads(1):
+            expected = make()
+
+            def here(make: Callable[..., Pairs] = make) -> None:
+                with threads(1):
+                    make()
+
+            def there(k: int, make: Callable[..., Pairs] = make, expected: Pairs = expected) -> None:
+                found = make(client=clients[k])
+                same = all(np.array_equal(getattr(found, f), getattr(expected, f)) for f in ("rows", "theta_r", "Z"))
+                if not same:
+                    raise UserError("the workers' pairs are not those of one process: this is a defect, please report")
+
+            calls: dict[str, Callable[[], object]] = {"one process": here}
+            calls |= {f"workers {k}": partial(there, k) for k in clients}
+            for call in calls.values():
+                call()
+            times = interleave(calls, repeats, pause=0.05)
+        alone = times["one process"].median
+        for method, taken in times.items():
+            k = int(method.split()[1]) if method != "one process" else 1
+            yield {
+                "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n,
+                "d": table.d, "model": name, "m": m, "s": s, "method": method.split()[0] if k > 1 else method,
+                "workers": 0 if method == "one process" else k, "threads": k, "wall_seconds": taken.median,
+                "spread": taken.spread, "efficiency": alone / (k * taken.median),
+            }  # fmt: skip
+    table.close()
+
+
+def run_all(run: Run, rows: int, workers: int, repeats: int, pair_share: float, show: Show) -> None:
+    """Append the records that are not there yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        show("write the stand-in's shards", 0, 4)
+        paths = write_shards(Path(folder), rows)
+        with distributed.connect(workers=1) as one, distributed.connect(workers=workers) as many:
+            clients = {1: one, workers: many}
+            if not run.has(experiment="distributed-tasks"):
+                show("empty tasks", 1, 4)
+                run.append(measure_tasks(many, workers, repeats))
+            if not run.has(experiment="distributed-kme", n=rows):
+                show("count", 2, 4)
+                for record in list(measure_counts(clients, paths, repeats)):
+                    run.append(record)
+            if not run.has(experiment="distributed-pairs"):
+                show("pairs", 3, 4)
+                for record in list(measure_pairs(clients, paths, repeats, pair_share)):
+                    run.append(record)
+    show("done", 4, 4)

@@ -1,0 +1,162 @@
+"""`l2ul kme` and `l2ul fit` with workers: the same output, one sentence when something is missing, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.report.distributed import CostModel, check, far, page_part, rows
+from l2ul_fast.report.readme import replace_part
+
+L2UL = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]
+ROOT = Path(__file__).parents[1]
+
+
+def write(path, n, seed, d=6):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)).astype(np.float32)
+    with DatasetWriter(path, name="magic", source="standin:test:0", d=d, classes=[0, 1]) as writer:
+        writer.append(X, (X[:, 0] + rng.standard_normal(n) > 0).astype(int))
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return [write(tmp_path / f"s{i}.h5", 2000 + i, i) for i in range(3)]
+
+
+def run(*words, code=0, **environment):
+    done = subprocess.run(
+        [*L2UL, *map(str, words)], capture_output=True, text=True, timeout=300, env={**os.environ, **environment}
+    )
+    assert done.returncode == code, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_kme_with_workers_prints_the_same_counts(tmp_path, files):
+    pytest.importorskip("distributed")
+    manifest = tmp_path / "m.json"
+    options = ["--by-class", "--part", "train", "--json"]
+    alone = json.loads(run("kme", *files, *options, "--manifest", manifest).stdout)
+    spread = json.loads(run("kme", manifest, *options, "--workers", 2).stdout)
+    for key in ("counts", "n", "d", "t", "psi", "label", "classes", "files"):
+        assert spread[key] == alone[key], key
+    assert (spread["workers"], alone["workers"]) == (2, None)
+    again = run("kme", *files, files[0], "--workers", 1, code=1)
+    assert "listed twice" in again.stderr
+    assert not again.stdout
+
+
+def test_one_sentence_for_a_mistake(tmp_path, files):
+    assert "only workers read" in run("kme", "s3://bucket/x.h5", code=1).stderr
+    done = run("kme", *files, "--workers", 2, "--cells", tmp_path / "c.h5", code=1)
+    assert "for one process" in done.stderr
+    done = run("kme", *files, "m.json", code=1)
+    assert "give nothing else" in done.stderr
+
+
+BLOCKED = """
+import sys
+for name in ("dask", "distributed"):
+    sys.modules[name] = None
+from l2ul_fast.cli import main
+main()
+"""
+
+
+def test_without_dask_one_sentence_says_what_to_install(tmp_path, files):
+    commands = (
+        ["kme", *files, "--workers", "2"],
+        ["fit", files[0], "--out", str(tmp_path / "u"), "--scheduler", "tcp://127.0.0.1:1"],
+        ["bench", "distributed"],
+    )
+    for words in commands:
+        done = subprocess.run([sys.executable, "-c", BLOCKED, *words], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "pip install 'l2ul-fast[dask]'" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not (tmp_path / "u").exists()
+    plain = subprocess.run([sys.executable, "-c", BLOCKED, "kme", *files], capture_output=True, text=True)
+    assert plain.returncode == 0, plain.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
+    pytest.importorskip("distributed")
+    big = write(tmp_path / "big.h5", 400_000, 0)
+    out = tmp_path / "u"
+    command = [*L2UL, "fit", big, "--out", str(out), "--workers", "2", "--m", "5000", "--s", "50000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    children: list[psutil.Process] = []
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:  # until workers have been at work for a while
+        children = psutil.Process(process.pid).children(recursive=True)
+        if sum(sum(c.cpu_times()[:2]) > 5 for c in children if c.is_running()) >= 2:
+            break
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the client and to every worker
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors[-3000:]
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["big.h5"]
+
+
+# The page -----------------------------------------------------------------------------------------------------------
+
+
+def records(slow=1.0):
+    """A run with round numbers: 1e6 rows/s a thread, 1 ms a task, 10 ms a call, 2 workers."""
+    base = {"experiment": "distributed-kme", "n": 10**7, "d": 28, "t": 100, "psi": 4, "shards": 8}
+    moved = {"scheduler_bytes_per_shard": 2048.0 * slow}
+    pair = {"experiment": "distributed-pairs", "model": "lr", "m": 1000, "s": 10_000}
+    return [
+        {"experiment": "environment", "cpu": "a CPU", "cores": 2},
+        {"experiment": "distributed-tasks", "workers": 2, "seconds_per_task": 1e-3, "scheduler_bytes_per_task": 800.0},
+        {**base, "method": "one process", "threads": 1, "wall_seconds": 10.0},
+        {**base, "method": "one process", "threads": 2, "wall_seconds": 5.0},
+        {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "wall_seconds": 5.0 * slow, **moved},
+        {**base, "method": "workers, few rows", "n": 1000, "workers": 2, "leaves": 1, "wall_seconds": 0.01},
+        {**pair, "workers": 0, "wall_seconds": 8.0, "efficiency": 1.0},
+        {**pair, "workers": 2, "wall_seconds": 4.0 * slow, "efficiency": 1 / slow},
+    ]
+
+
+def test_the_table_tells_goals_reached_from_missed():
+    assert [line[-1] for line in rows(records())] == ["ok", "ok", "ok", ""]
+    assert [line[-1] for line in rows(records(40.0))] == ["missed", "missed", "missed", ""]
+
+
+def test_the_cost_model():
+    model = CostModel.of(records())
+    assert model.tasks(1) == 2
+    assert model.tasks(20) == 20 + 2 + 1
+    assert model.tasks(32_000) == 32_000 + 2000 + 125 + 8 + 1
+    assert model.seconds(10**7, 2, 20) == pytest.approx(0.01 + 5 + 0.023)
+    assert model.seconds(10**7, 2, 3) == pytest.approx(0.01 + 10 * 2 / 3 + 0.004)  # one worker has two of three leaves
+    assert check(records())[0][-1] == "+1%"
+    figures = dict(far(records()))
+    assert figures["counting, every worker"] == "1,000 s"
+    assert figures["scheduler busy meanwhile"] == "34 s, 3% of that"
+    assert figures["to each worker once: seeds"] == "44.8 KB"
+
+
+def test_the_page_says_what_the_records_say(tmp_path):
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    assert replace_part(page, "distributed", page_part(ROOT / "docs" / "distributed.jsonl")) == page
+    kept = tmp_path / "records.jsonl"
+    kept.write_text("".join(json.dumps(r) + "\n" for r in records()))
+    assert "stand-in" in page_part(kept)
+    assert "1e+12" in page_part(kept)
