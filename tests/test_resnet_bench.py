@@ -1,0 +1,143 @@
+"""The ResNet experiment, its records, its report and its command."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from l2ul_fast.cli.app import app
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import resnet
+from l2ul_fast.report import resnet as report
+from l2ul_fast.resnet.train import Recipe
+from l2ul_fast.results import Run
+
+MICRO = replace(
+    resnet.PROFILES["tiny"], rows=100, test_rows=60, tune_rows=40, eval_rows=60, recipe=Recipe(1, 25, 0.1),
+    sizes=(10, 20), mia_rows=60,
+)  # fmt: skip
+SOME = ("l2ul", "finetune")
+
+
+@pytest.fixture
+def micro(monkeypatch):
+    monkeypatch.setitem(resnet.PROFILES, "tiny", MICRO)
+
+
+def test_a_killed_run_goes_on(micro, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    whole, calls = resnet.answer, []
+
+    def kill(bench, method, scope, forget):
+        calls.append((method, scope, len(forget)))
+        if method == "l2ul" and scope == "subspace" and len(forget) == 10:
+            raise Killed
+        return whole(bench, method, scope, forget)
+
+    monkeypatch.setattr(resnet, "answer", kill)
+    with pytest.raises(Killed):
+        resnet.run_all(Run(tmp_path / "run"), "tiny", tmp_path, SOME)
+    before = Run(tmp_path / "run").records
+    assert [(r["method"], r["r"]) for r in before] == [
+        ("origin", 0), ("retrain", 10), ("nothing", 10), ("finetune", 10), ("l2ul", 10)
+    ]  # fmt: skip
+    calls.clear()
+    monkeypatch.setattr(resnet, "answer", lambda *a: calls.append((a[1], a[2], len(a[3]))) or whole(*a))
+    run = Run(tmp_path / "run")
+    resnet.run_all(run, "tiny", tmp_path, SOME)
+    assert ("finetune", "all", 10) not in calls
+    assert run.records[:5] == before
+    keys = [(r["method"], r["scope"], r["r"]) for r in run.records]
+    wanted = [m for m in resnet.METHODS if m[0] in ("retrain", "nothing", *SOME)]
+    assert keys == [("origin", "all", 0)] + [(m, s, r) for r in (10, 20) for m, s in wanted]
+    calls.clear()
+    resnet.run_all(run, "tiny", tmp_path, SOME)
+    assert not calls
+    for r in run.records[1:]:
+        assert r["source"] == "stand-in"
+        assert {"tow", "mia", "mia_gap", "mia_degenerate", "setup_seconds", "unlearn_seconds", "width", "n"} <= set(r)
+        if r["method"] == "retrain":
+            assert (r["tow"], r["forget_disagreement"]) == (1.0, 0.0)
+        product = 1.0
+        for part in ("forget", "retain", "test"):
+            product *= 1 - abs(r[f"{part}_accuracy"] - r[f"retrain_{part}_accuracy"])
+        assert r["tow"] == pytest.approx(product)
+
+
+def test_unknown_profiles_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no profile"):
+        resnet.run_all(Run(tmp_path), "huge")
+
+
+@pytest.mark.slow
+def test_the_tiny_profile_runs_every_method(tmp_path):
+    out = tmp_path / "run"
+    arguments = ["bench", "resnet", "--profile", "tiny", "--out", str(out), "--raw-dir", str(tmp_path), "--json"]
+    arguments += ["--methods", ",".join(resnet.NAMES)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = {(r["method"], r["scope"]) for r in records if r["experiment"] == "resnet"}
+    assert found == {("origin", "all"), *resnet.METHODS}
+    assert (out / "run.png").exists()
+
+
+# Report --------------------------------------------------------------------------------------------------------------
+
+
+def rows(source="subset", **changes):
+    """Made-up records of three methods."""
+    common = {
+        "experiment": "resnet", "profile": "local", "dataset": "cifar10", "source": source, "n": 10_000, "width": 16,
+        "augment": True, "epochs": 8, "seed": 0, "threads": 2, "mia_degenerate": None, "mia": 0.4, "setup_seconds": 5.0,
+        "fooled": 0.5, "reached": False, "steps": 7,
+    }  # fmt: skip
+    out = [{**common, "method": "origin", "scope": "all", "r": 0, "unlearn_seconds": 100.0}]
+    for method, scope, tow, seconds in (
+        ("retrain", "all", 1.0, 100.0), ("nothing", "all", 0.9, 0.0), ("rum", "all", 0.8, 10.0),
+        ("advimp", "all", 0.3, 10.0), ("l2ul", "head", 0.95, 0.01), ("l2ul", "subspace", 0.85, 2.0),
+    ):  # fmt: skip
+        own = {**common, "method": method, "scope": scope, "tow": tow, "mia_gap": 0.1, "unlearn_seconds": seconds}
+        out += [{**own, "r": r, **changes} for r in (10, 3000)]
+    return out
+
+
+def test_the_table_stands_beside_the_papers():
+    head, lines = report.quality(rows())
+    assert head[1] == "ToW, r = 10"
+    found = {line[0]: line for line in lines}
+    assert list(found)[:2] == ["Retrain", "Do nothing"]
+    assert found["L2UL, head"][1:3] == ("0.950 (0.80)", "0.950 (0.99)")
+    assert found["RUM"][5] == "10 s (13.6 s)"
+    assert found["Do nothing"][5] == "–"
+    flagged = report.quality(rows(mia_degenerate="the attacker gives every row the same verdict"))[1]
+    assert flagged[0][3] == "degenerate"
+
+
+def test_goals_that_are_missed_are_shown_missed():
+    found = {line[0]: line[1:] for line in report.goals(rows())}
+    assert found["head, r = 10: times faster than Retrain"] == ("10,000x", ">= 1000x", "ok")
+    assert found["subspace, r = 10: times faster than RUM"] == ("5x", ">= 20x", "MISS")
+    assert found["head, r = 3,000: ToW"] == ("0.950", ">= 0.99", "MISS")
+    assert found["head, r = 10: ToW beside Do nothing"] == ("0.950", "> 0.900", "ok")
+    assert found["subspace, r = 10: ToW beside Do nothing"][2] == "MISS"
+
+
+def test_a_weak_attack_is_called_weak():
+    assert report.attacks(rows())[0] == ("10", "50% (too weak)", "no, stopped", "7")
+    assert report.attacks(rows(fooled=0.95, reached=True))[1] == ("3,000", "95%", "yes", "7")
+
+
+def test_a_stand_in_is_named_in_every_title(tmp_path):
+    assert "STAND-IN" in report.title(rows("stand-in"))
+    assert "subset of the real data" in report.title(rows())
+    assert len(report.settings(rows() + rows("stand-in"))) == 2
+    path = tmp_path / "resnet.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows("stand-in")))
+    assert "STAND-IN" in report.page_part(path)
+    assert [p.suffix for p in report.plot(rows(), tmp_path / "plot")] == [".png", ".svg"]
+    assert report.plot([], tmp_path / "none") == []
+    report.terminal(rows())
