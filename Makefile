@@ -3,17 +3,26 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SMOKE := --config benchmarks/smoke.conf.json
+BASE ?= HEAD~1
 
-.PHONY: help venv test test-real test-all lint bench bench-kernels bench-pytest readme clean
+.PHONY: help venv test test-real test-all mutants lint bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
+  asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
-	@echo "make bench          measure the kernels beside their peers: table, plot, records"
+	@echo "make bench          every experiment of the paper at reduced size: tables and the report page"
+	@echo "make bench-kernels  measure the kernels beside their peers: table, plot, records"
 	@echo "make test           the fast tests"
 	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
 	@echo "make test-all       every test, slow ones too"
+	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
 	@echo "make lint           ruff and mypy"
 	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
-	@echo "make readme         measure, then rewrite the generated parts of README.md"
+	@echo "make bench-smoke    does every benchmark run? asv check and one round of pytest-benchmark"
+	@echo "make asv-smoke      every asv suite at small sizes: run, save, publish"
+	@echo "make perf-check BASE=ref  fails if the files here are slower than that commit"
+	@echo "make perf-selftest  shows that perf-check finds 10 % and stays quiet on equal builds"
+	@echo "make readme         measure, then rewrite the generated tables of README.md and docs"
 	@echo "make clean          remove .venv, caches and results"
 
 venv: $(STAMP)
@@ -33,23 +42,53 @@ test-real: venv
 test-all: venv
 	$(BIN)/python -m pytest -m ''
 
+mutants: venv
+	nice -n 19 $(BIN)/python tests/mutants.py
+
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: bench-kernels
+# An interrupted run goes on; delete results/quick to measure anew.
+bench: venv
+	$(BIN)/l2ul bench all --profile quick
 
 bench-kernels: venv
 	$(BIN)/l2ul bench kernels --fresh
 
+# Profiles of the next targets: L2UL_BENCH_PROFILE=smoke|regular|full (see docs/performance.md).
 bench-pytest: venv
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only --benchmark-autosave
 
+bench-pytest-smoke: venv
+	L2UL_BENCH_PROFILE=smoke L2UL_BENCH_ROUNDS=1 $(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only \
+	  --benchmark-columns=median
+
+asv-check: venv
+	$(BIN)/asv check -E existing:same
+
+# An existing environment saves its results only under a commit's name.
+asv-smoke: export L2UL_BENCH_PROFILE = smoke
+asv-smoke: venv
+	$(BIN)/asv machine --yes $(SMOKE) > /dev/null
+	$(BIN)/asv run $(SMOKE) -E existing:same --set-commit-hash $$(git rev-parse HEAD) --show-stderr
+	$(BIN)/asv publish $(SMOKE)
+	@echo "page: $(CURDIR)/.asv/smoke/html/index.html (see it with: $(BIN)/asv preview $(SMOKE))"
+
+bench-smoke: asv-check bench-pytest-smoke
+
+perf-check: venv
+	$(BIN)/python -m l2ul_fast.perfcheck --base $(BASE) $(PERF_OPTIONS)
+
+perf-selftest: venv
+	$(BIN)/python tests/bench/perf_selftest.py $(PERF_OPTIONS)
+
 readme: venv
-	$(BIN)/l2ul bench kernels --fresh --readme README.md
-	$(BIN)/l2ul bench stream --fresh --readme README.md
-	$(BIN)/l2ul bench unlearn --profile full --fresh --readme README.md
+	$(BIN)/l2ul bench kernels --fresh --docs .
+	$(BIN)/l2ul bench stream --fresh --docs .
+	$(BIN)/l2ul bench unlearn --profile full --fresh --docs .
+	$(BIN)/l2ul bench all --profile quick --fresh --docs .
 
 clean:
 	rm -rf $(VENV) results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache

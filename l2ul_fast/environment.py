@@ -15,7 +15,7 @@ from l2ul_kernels.threads import available_cores, report
 
 PACKAGES = (
     "l2ul-fast", "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "torch", "h5py", "hdf5plugin", "faiss-cpu",
-    "ikpykit", "asv", "pytest-benchmark",
+    "ikpykit", "distributed", "asv", "pytest-benchmark",
 )  # fmt: skip
 
 

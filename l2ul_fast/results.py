@@ -79,8 +79,21 @@ def read_records(folder: Path | str) -> list[Record]:
     path = path / "records.jsonl" if path.is_dir() else path
     if not path.exists():
         raise UserError(f"no results at {path}")
-    lines = path.read_text(encoding="utf-8").splitlines()
     try:
-        return [json.loads(line) for line in lines if line.strip()]
-    except ValueError:
-        raise UserError(f"{path} is damaged: not one JSON object per line") from None
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    records: list[Record] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            if number == len(lines) and not line.endswith(b"\n"):
+                break  # the run is being written, or was killed while writing this line
+            record = None
+        if not isinstance(record, dict):
+            raise UserError(f"line {number} of {path} is damaged: not a JSON object")
+        records.append(record)
+    return records

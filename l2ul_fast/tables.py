@@ -17,8 +17,8 @@ from l2ul_fast.errors import DataError
 
 Block = tuple[NDArray[Any], NDArray[np.uint8]]
 
-#: Rows per block of an array: small enough for the second-level caches of the cores that share it.
-BLOCK_ROWS = 65536
+#: Rows per block of an array: enough work for many threads, little enough to copy.
+BLOCK_ROWS = 262_144
 
 
 class Table(Protocol):
@@ -113,6 +113,13 @@ class ArrayTable:
                 keep = ~self._hidden[part]
                 X, y = X[keep], y[keep]
             yield X, y
+
+    def weighted_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.float64] | None]]:
+        """(X, y, weights) of all rows without copying any: hidden rows have weight 0; None where no row is hidden."""
+        for start in range(0, len(self.X), BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            hidden = self._hidden is not None and self._hidden[part].any()
+            yield self.X[part], self.y[part], (~self._hidden[part]).astype(np.float64) if hidden else None  # type: ignore[index]
 
     def take(self, ids: NDArray[np.int64]) -> Block:
         return self.X[ids], self.y[ids]

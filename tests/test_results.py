@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.report.readme import PARTS, replace_part
+from l2ul_fast.report.readme import PAGES, PARTS, replace_part
 from l2ul_fast.results import Run, read_records, write_atomic
 from l2ul_fast.timing import Times, interleave
 
@@ -75,8 +75,8 @@ def test_candidates_take_turns_and_each_starts_a_round():
 
 def test_readme_says_what_the_records_say():
     """`make readme` rewrites both; a figure typed by hand, or stale, fails here."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, part in PARTS.items():
+        text = (ROOT / PAGES[name]).read_text(encoding="utf-8")
         assert replace_part(text, name, part(ROOT / "docs" / f"{name}.jsonl")) == text
     with pytest.raises(UserError, match="exactly one pair"):
         replace_part("nothing here", "kernels", "")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from l2ul_fast.cli import bench, data, kme, unlearn
+from l2ul_fast.cli import bench, bench_paper, data, kme, report, unlearn
 
 app = typer.Typer(
     help="Take someone's rows out of a trained model in microseconds, and measure what that is worth.",
@@ -23,6 +23,9 @@ app.command()(unlearn.fit)
 app.command()(unlearn.unlearn)
 app.command()(unlearn.show)
 app.add_typer(bench.app, name="bench")
+app.command()(report.report)
+app.command()(report.compare)
+app.command()(bench_paper.reproduce)
 
 
 @app.command()

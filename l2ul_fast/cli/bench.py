@@ -12,12 +12,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from l2ul_fast.cli.bench_distributed import distributed
+from l2ul_fast.cli.bench_resnet import resnet
 from l2ul_fast.errors import UserError
 
 if TYPE_CHECKING:
     from l2ul_fast.results import Run
 
 app = typer.Typer(help="Measure: every candidate in turn in one run, medians with spread.", no_args_is_help=True)
+app.command()(distributed)
+app.command()(resnet)
 stderr = Console(stderr=True)
 
 
@@ -52,7 +56,9 @@ def kernels(
         "results/kernels"
     ),
     fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
-    readme: Annotated[Path | None, typer.Option(help="Also rewrite the kernel table of this README.")] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="Also keep the records in docs/ of this folder and rewrite its pages.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Compare our kernels with every peer and with the machine's matrix product."""
@@ -67,7 +73,7 @@ def kernels(
             run, numbers(d) or experiment.DIMENSIONS, numbers(psi) or experiment.SEEDS, wanted, repeats, progress=show
         )
     finish(run, as_json, report)
-    publish(run, readme, "kernels", report)
+    publish(run, docs, "kernels", report)
 
 
 @app.command()
@@ -79,7 +85,9 @@ def stream(
         "results/stream"
     ),
     fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
-    readme: Annotated[Path | None, typer.Option(help="Also rewrite the tables of this README.")] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="Also keep the records in docs/ of this folder and rewrite its pages.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Stream a large file beside its limits, reading alone and the kernel alone; rows by number, text, writing."""
@@ -91,7 +99,7 @@ def stream(
     with progress_bar() as bar:
         experiment.run_all(run, rows, wanted, repeats, shower(bar))
     finish(run, as_json, report)
-    publish(run, readme, "stream", report)
+    publish(run, docs, "stream", report)
 
 
 @app.command()
@@ -106,7 +114,9 @@ def unlearn(
         "results/unlearn"
     ),
     fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
-    readme: Annotated[Path | None, typer.Option(help="Also rewrite the tables of this README.")] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="Also keep the records in docs/ of this folder and rewrite its pages.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """One request's latency, the cost of training pairs, and rho of every head beside doing nothing and Newton."""
@@ -119,21 +129,20 @@ def unlearn(
     with progress_bar() as bar:
         experiment.run_all(run, profile, raw_dir, parts, names, shower(bar))
     finish(run, as_json, report)
-    publish(run, readme, "unlearn", report)
+    publish(run, docs, "unlearn", report)
 
 
-def publish(run: Run, readme: Path | None, name: str, report: Any) -> None:
-    """Keep the records and the plot beside a README and rewrite its part `name` from them."""
-    from l2ul_fast.report.readme import update_readme
+def publish(run: Run, root: Path | None, name: str, report: Any) -> None:
+    """Keep the records and the plot below root/docs and rewrite the page that shows them."""
+    from l2ul_fast.report.readme import publish as rewrite
 
-    if readme is None:
+    if root is None:
         return
-    kept = readme.parent / "docs" / f"{name}.jsonl"
+    kept = root / "docs" / f"{name}.jsonl"
     kept.parent.mkdir(exist_ok=True)
     shutil.copy(run.path, kept)
     report.plot(run.records, kept.with_suffix(".png"))
-    update_readme(readme, name, kept)
-    stderr.print(f"rewrote the part on {name} of {readme}")
+    stderr.print(f"rewrote {rewrite(root, name)}")
 
 
 def words(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:

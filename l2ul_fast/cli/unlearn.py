@@ -29,6 +29,15 @@ def _budget(threads: int | None) -> contextlib.AbstractContextManager[Any]:
         raise UserError(str(error)) from error
 
 
+def _client(scheduler: str | None, workers: int | None) -> contextlib.AbstractContextManager[Any]:
+    """A Dask client if the options ask for one, else None."""
+    if scheduler is None and workers is None:
+        return contextlib.nullcontext()
+    from l2ul_fast.distributed import connect
+
+    return connect(scheduler, workers)
+
+
 def fit(
     file: Annotated[str, typer.Argument(help="HDF5 dataset file (see `l2ul data`).")],
     out: Annotated[Path, typer.Option(help="Directory to write; an unlearner in it is replaced.")],
@@ -46,6 +55,8 @@ def fit(
     part: Annotated[Literal["train", "all"], typer.Option(help="Rows to train on.")] = "train",
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     threads: Threads = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler whose workers make the training pairs.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Or: processes to start for that on this machine.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model on a dataset file, and what it takes to unlearn from it."""
@@ -58,8 +69,8 @@ def fit(
             model, head=head, prior=prior, lam=lam, psi=psi, t=t, m=m, s=s, hidden=hidden, robust=robust,
             network=network, random_state=seed,
         )  # fmt: skip
-        with progress_bar() as bar:
-            unlearner.fit(file, part=part, progress=shower(bar))
+        with _client(scheduler, workers) as client, progress_bar() as bar:
+            unlearner.fit(file, part=part, progress=shower(bar), client=client)
         unlearner.save(out)
         facts = _facts(unlearner) | {"out": str(out), "report": unlearner.report_}
         if as_json:

@@ -2,13 +2,15 @@
 
 Logistic regression: everybody goes on until the gradient norm is below the same tolerance, and the norm reached is
 recorded. The MLP: everybody runs Adam for the same epochs with the same batch size, and the loss reached is recorded.
-Candidates take turns, with the same number of threads.
+Candidates take turns, with the same number of threads. A model this small can be slower in torch with more threads than
+with one: torch therefore also runs with one thread, as a candidate of its own; compare with the faster.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from l2ul_fast.baselines import DeltaGrad, Fyemu, Recipe, Retrain, Sisa
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.timing import interleave, once
+from l2ul_fast.timing import interleave
 from l2ul_kernels import threads as thread_budget
 
 LAM = 1e-3
@@ -96,24 +98,30 @@ def torch_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Rec
     return np.concatenate([p.detach().numpy().astype(np.float64).ravel() for p in net.parameters()])
 
 
-def sklearn_mlp(table: ArrayTable, h: int, recipe: Recipe) -> NDArray[np.float64]:
-    """theta after MLPClassifier with the same epochs, batch size and rate."""
+def sklearn_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Recipe) -> NDArray[np.float64]:
+    """theta after MLPClassifier with the same start, epochs, batch size and rate."""
     from sklearn.neural_network import MLPClassifier
 
+    d = table.d
     peer = MLPClassifier(
         (h,), activation="tanh", alpha=LAM * recipe.batch, batch_size=recipe.batch, learning_rate_init=recipe.rate,
-        max_iter=recipe.epochs, n_iter_no_change=10**6, tol=0.0, random_state=0,
+        max_iter=1, n_iter_no_change=10**6, tol=0.0, random_state=0, warm_start=True,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        peer.fit(table.X[: recipe.batch], table.y[: recipe.batch])  # makes the arrays; then our start goes in
+        W1, b1, w2, b2 = np.split(start.astype(np.float32), np.cumsum([h * d, h, h]))
+        peer.coefs_, peer.intercepts_ = [W1.reshape(h, d).T.copy(), w2.reshape(h, 1).copy()], [b1.copy(), b2.copy()]
+        peer.max_iter = recipe.epochs
         peer.fit(table.X, table.y)
-    (V, W), (b1, b2) = peer.coefs_, peer.intercepts_
-    return np.concatenate([V.T.ravel(), b1, W.ravel(), b2]).astype(np.float64)
+    W1, w2 = peer.coefs_
+    b1, b2 = peer.intercepts_
+    return np.concatenate([W1.T.ravel(), b1, w2.ravel(), b2]).astype(np.float64)
 
 
 def measure_mlp(
     n: int = 200_000, d: int = 28, h: int = 10, epochs: int = 2, batch: int = 128, threads: int = 2, repeats: int = 3,
-    peers: tuple[str, ...] = ("torch", "sklearn"),
+    peers: tuple[str, ...] = ("torch", "torch, 1 thread", "sklearn"),
 ) -> list[Record]:  # fmt: skip
     """Records of an Adam run: method, seconds, loss reached (objective over all rows), ratio to ours."""
     if "torch" in peers:
@@ -130,9 +138,16 @@ def measure_mlp(
         found["torch"] = torch_mlp(table, model.start(0), h, recipe)
 
     def sklearn_run() -> None:
-        found["sklearn"] = sklearn_mlp(table, h, recipe)
+        found["sklearn"] = sklearn_mlp(table, model.start(0), h, recipe)
 
-    known: dict[str, Callable[[], object]] = {"ours": ours, "torch": torch_run, "sklearn": sklearn_run}
+    def torch_alone() -> None:
+        with thread_budget(1):
+            torch_run()
+            found["torch, 1 thread"] = found["torch"]
+
+    known: dict[str, Callable[[], object]] = {
+        "ours": ours, "torch": torch_run, "torch, 1 thread": torch_alone, "sklearn": sklearn_run,
+    }  # fmt: skip
     with thread_budget(threads):
         small = make_rows(500, d)
         Retrain(solver="minibatch", recipe=recipe).prepare(small, model, 0)
@@ -154,32 +169,44 @@ def measure_mlp(
 
 
 def measure_overhead(
-    model_name: str = "lr", n: int = 1_000_000, d: int = 28, threads: int = 2, repeats: int = 3
+    model_name: str = "lr", n: int = 1_000_000, d: int = 28, threads: int = 2, repeats: int = 5
 ) -> list[Record]:
-    """Records of SISA, DeltaGrad and FYEMU: seconds of a request and of its own gradients alone (the same number of row
-    visits through the model's gradient kernel, no training around them), and the overhead of one over the other."""
+    """Records of SISA, DeltaGrad and FYEMU: seconds of a request, of its own arithmetic, and the overhead of one over
+    the other. Its arithmetic: as many row gradients as it takes, through the same gradient kernel, nothing around them;
+    with all threads where its batches can use them, with one for FYEMU, whose steps of 64 rows follow each other. For
+    FYEMU the compiled loop that makes its noise is added: those are Adam steps on rows, not on the model."""
     table = make_rows(n, d)
     model: Any = LogisticModel(d, lam=LAM) if model_name == "lr" else MLPModel(d, lam=LAM)
     forget = np.arange(0, n, n // 100)
-    methods = {
+    methods: dict[str, Any] = {
         "sisa": Sisa(recipe=Recipe(epochs=5, batch=1024)),
         "deltagrad": DeltaGrad(epochs=3 if model_name == "mlp" else 10),
         "fyemu": Fyemu(),
     }
     records: list[Record] = []
-    theta = 0.1 * np.ones(model.size)
+    theta, few = 0.1 * np.ones(model.size), slice(0, 2000)
     with thread_budget(threads):
         model.fit = lambda rows, start=None, tol=0.0: type("Fit", (), {"theta": theta})  # training is not measured
-        per_row = min(once(lambda: model.data_gradient(theta, table.X, table.y)) for _ in range(5)) / n
         for name, method in methods.items():
             method.prepare(table, model, 0)
-            answer = method.unlearn(forget)
-            visits = _visits(name, method, answer.facts, n)
-            seconds = interleave({name: lambda method=method: method.unlearn(forget)}, repeats)[name].median  # type: ignore[misc]
+            visits = _visits(name, method, method.unlearn(forget).facts, n)
+            rows = (table.X[few], table.y[few]) if name == "fyemu" else (table.X, table.y)
+            calls: dict[str, Callable[[], object]] = {
+                "request": partial(method.unlearn, forget),
+                "gradients": partial(model.data_gradient, theta, *rows),
+            }
+            if name == "fyemu":
+                calls["noise"] = partial(method.make_noise, table.y[forget].astype(np.int64))
+            short = {"request": 1 if name != "fyemu" else 20, "gradients": 20, "noise": 20}
+            times = interleave(calls, repeats, short)
+            arithmetic = visits * times["gradients"].median / len(rows[0])
+            if name == "fyemu":
+                arithmetic += times["noise"].median
             records.append(
                 {"experiment": "baseline-overhead", "model": model_name, "method": name, "n": n, "d": d,
-                 "threads": threads, "seconds": seconds, "visits": visits, "arithmetic_seconds": visits * per_row,
-                 "overhead": seconds / (visits * per_row) - 1}
+                 "threads": threads, "seconds": times["request"].median, "spread": times["request"].spread,
+                 "visits": visits, "arithmetic_seconds": arithmetic,
+                 "overhead": times["request"].median / arithmetic - 1}
             )  # fmt: skip
     return records
 
@@ -190,4 +217,4 @@ def _visits(name: str, method: Any, facts: Record, n: int) -> int:
         return int(facts["sample_visits"])
     if name == "deltagrad":
         return int(facts["exact_steps"]) * min(method.recipe.batch, n)
-    return int(2 * facts["retain_rows"] + method.copies * facts["noise_rows"] + 41 * facts["noise_rows"])
+    return int(2 * facts["retain_rows"] + method.copies * facts["noise_rows"])

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from l2ul_fast.errors import DataError
 from l2ul_fast.experiments import pairs_lr, pairs_mlp, unlearn_latency, unlearn_quality
+from l2ul_fast.experiments.jobs import some_rows
 from l2ul_fast.results import Record, Run
 from l2ul_fast.tables import ArrayTable, FileTable, in_memory
 from l2ul_kernels.threads import thread_limit
@@ -30,8 +29,8 @@ PROFILES: dict[str, dict[str, Any]] = {
     "full": {"rows": None, "latency_rows": 1_000_000, "repeats": 11, "draws": 10, "cold": 10, "m": 1000,
              "fit_rows": 1_000_000},
 }  # fmt: skip
-#: Rows of the MLP's training sets at most (wide sets: fewer); beyond, exact retrains from the anchor take minutes.
-MLP_ROWS, WIDE_ROWS = 60_000, 20_000
+#: Rows of the MLP's training sets at most; beyond, exact retrains from the anchor take minutes.
+MLP_ROWS = 60_000
 #: Features above which only two requests of each kind are also retrained from the anchor: each takes many seconds.
 WIDE = 40
 PARTS = ("latency", "pairs", "fit", "quality-lr", "quality-mlp", "sequence")
@@ -54,16 +53,8 @@ def tables_of(name: str, raw_dir: Path | None, rows: int | None, folder: Path) -
     for part, share in ((train, 0.8), (FileTable(path, "test"), 0.2)):
         table = in_memory(part)
         part.close()
-        both.append(first_rows(table, None if rows is None else max(100, int(rows * share))))
+        both.append(some_rows(table, None if rows is None else max(100, int(rows * share))))
     return label, both[0], both[1]
-
-
-def first_rows(table: ArrayTable, k: int | None) -> ArrayTable:
-    """The first k rows, which are as random as the split."""
-    if k is None or table.n <= k:
-        return table
-    some = np.random.default_rng(0).permutation(len(table.X))[:k]  # files may be sorted by class
-    return ArrayTable(np.ascontiguousarray(table.X[some]), table.y[some].copy(), table.classes)
 
 
 def measure_fit(n: int, m: int, threads: int) -> Iterator[Record]:
@@ -128,7 +119,7 @@ def _quality(name: str, model: str, raw_dir: Path | None, facts: dict[str, Any],
     label, train, test = tables_of(name, raw_dir, facts["rows"], folder)
     if model == "lr":
         return unlearn_quality.measure_lr(name, label, train, test, draws=facts["draws"])
-    train = first_rows(train, MLP_ROWS if train.d <= WIDE else WIDE_ROWS)
+    train = some_rows(train, MLP_ROWS)
     cold = facts["cold"] if train.d <= WIDE else min(2, facts["cold"])
     return unlearn_quality.measure_mlp(name, label, train, test, draws=facts["draws"], cold_draws=cold)
 
@@ -136,5 +127,5 @@ def _quality(name: str, model: str, raw_dir: Path | None, facts: dict[str, Any],
 def _sequence(name: str, raw_dir: Path | None, facts: dict[str, Any], folder: Path) -> Iterator[Record]:
     label, train, _ = tables_of(name, raw_dir, facts["rows"], folder)
     yield from unlearn_quality.measure_sequence(name, label, train, "lr")
-    few = first_rows(train, MLP_ROWS if train.d <= WIDE else WIDE_ROWS)
+    few = some_rows(train, MLP_ROWS)
     yield from unlearn_quality.measure_sequence(name, label, few, "mlp")

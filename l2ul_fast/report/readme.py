@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.report import kernels, stream, unlearn
+from l2ul_fast.report import kernels, main, stream, unlearn
 from l2ul_fast.results import Record, read_records, write_atomic
 
 
@@ -61,6 +61,17 @@ def unlearn_part(records_file: Path) -> str:
     return "\n\n".join(parts)
 
 
+def main_part(records_file: Path) -> str:
+    """What README.md shows of the main run."""
+    records = read_records(records_file)
+    note = (
+        "rho: distance to the retrained parameters in units of what retraining changes; nothing = 1, lower is better, "
+        "`-` for ensembles, which have no such parameters; `*` against a retrain of its own training pipeline. "
+        "Retrain's own rho is the noise of the solver."
+    )
+    return "\n\n".join([_machine(records), *main.markdown(records), note])
+
+
 def _machine(records: list[Record]) -> str:
     facts = next((r for r in records if r["experiment"] == "environment"), {})
     return f"Measured on: {facts.get('cpu', 'unknown CPU')}, {facts.get('cores', '?')} cores."
@@ -71,7 +82,20 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-PARTS: dict[str, Callable[[Path], str]] = {"kernels": kernel_part, "stream": stream_part, "unlearn": unlearn_part}
+PARTS: dict[str, Callable[[Path], str]] = {
+    "kernels": kernel_part, "main": main_part, "stream": stream_part, "unlearn": unlearn_part,
+}  # fmt: skip
+#: The page that holds a part, from the project's root.
+PAGES = {
+    "kernels": "docs/kernels.md", "main": "README.md", "stream": "docs/stream.md", "unlearn": "docs/unlearn.md",
+}  # fmt: skip
+
+
+def publish(root: Path, name: str) -> Path:
+    """Rewrite the part `name` of its page below `root` from docs/<name>.jsonl; returns the page."""
+    page = root / PAGES[name]
+    update_readme(page, name, root / "docs" / f"{name}.jsonl")
+    return page
 
 
 def update_readme(readme: Path, name: str, records_file: Path) -> None:

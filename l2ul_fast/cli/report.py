@@ -1,0 +1,68 @@
+"""`l2ul report RUN` and `l2ul compare A B`: read records, measure nothing."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from l2ul_fast.errors import UserError
+
+stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def report(
+    run: Annotated[str, typer.Argument(help="Folder of a run, finished or not (or its name under results/).")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and its plots (default: RUN/report).")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write one self-contained HTML page of a run, with its plots as PNG and SVG beside it; prints the page's path."""
+    from l2ul_fast.report.run import write_report
+
+    with stderr.status("drawing"):
+        page, missing = write_report(run, out)
+    for text in missing:
+        stderr.print(f"missing: {text}", markup=False)
+    print(page)
+    if open_page:
+        webbrowser.open(page.resolve().as_uri())
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="The run before.")],
+    b: Annotated[str, typer.Argument(help="The run after.")],
+    min_effect: Annotated[
+        float, typer.Option(min=0, help="Changes of times and rho below this share are not reported.")
+    ] = 0.10,
+    min_points: Annotated[float, typer.Option(min=0, help="The same for accuracies and shares, in points.")] = 0.1,
+    alpha: Annotated[float, typer.Option(min=1e-9, max=0.5, help="Chance of any false alarm among all cells.")] = 0.05,
+    everything: Annotated[bool, typer.Option("--all", help="Show the cells that did not change, too.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per compared value on stdout.")
+    ] = False,
+) -> None:
+    """Tell what got faster, slower, better or worse from run A to run B. Exit code 0: nothing slower or worse, 1:
+    something is, 2: the runs cannot be compared."""
+    from l2ul_fast.compare import compare_runs
+    from l2ul_fast.report.comparison import terminal
+
+    try:
+        found = compare_runs(a, b, min_effect, min_points, alpha)
+    except UserError as error:
+        stderr.print(f"error: {error}", markup=False)
+        raise typer.Exit(2) from None
+    for text in found.warnings:
+        stderr.print(f"warning: {text}", markup=False)
+    if as_json:
+        for change in found.changes:
+            print(json.dumps(change.as_json()))
+    else:
+        console = Console()
+        console = console if console.is_terminal else Console(width=170)
+        console.print(terminal(found, everything))
+    if found.bad:
+        raise typer.Exit(1)

@@ -1,0 +1,152 @@
+"""Theorems 4.5 and 4.6 put to the test: their bounds with the measured error of U, beside the measured excess loss.
+
+The paper bounds L(theta') - L(theta_r) by 2 R sqrt(epsilon) (logistic regression) and by C sqrt(epsilon) (MLP), where
+epsilon is U's mean squared error over the p parameters. As |theta' - theta_r| = sqrt(p epsilon), a factor sqrt(p) is
+missing there. The corrected bound is K |theta' - theta_r| with K a Lipschitz constant of the log-loss:
+  logistic regression: K = sqrt(R^2 + 1), as |sigma - y| <= 1 and the intercept sees the constant 1;
+  MLP with h tanh units and one logit: K = sqrt(h + 1 + v^2 (R^2 + 1)), v the larger of both output layers' norms.
+R is the largest |x| over training and test rows. Doing nothing has a bound too, and usually a smaller one: the theorems
+bound how good a model is, not whether it forgot.
+
+One record per (dataset, model, method, r, seed):
+  dataset, source, n, d, model, method, r, seed, p, radius
+  epsilon: |theta' - theta_r|^2 / p of this request; epsilon_training: the same on held-out training pairs (l2ul-paper)
+  excess_loss, excess_retained: mean log-loss of theta' less that of theta_r, on test rows and on the rows that stay
+  constant, bound: the paper's constant and bound; lipschitz, corrected_bound: ours
+  holds, corrected_holds: whether the larger excess stays below
+  rho, accuracy, retrain_accuracy, disagreement
+The MLP of l2ul-paper is trained without an anchor and compared with the optimum reached from its own theta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
+from l2ul_fast.experiments.parts import (
+    Ids,
+    Numbers,
+    Vector,
+    chosen,
+    fitted,
+    nearest_retrain,
+    newton_answer,
+    numbers_of,
+    pinned,
+    score,
+)
+from l2ul_fast.experiments.unlearn_quality import HEADS, answer
+from l2ul_fast.results import Record
+from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.draw import request
+
+PROFILES: dict[str, Numbers] = {
+    "quick": {"lr": ("magic", "higgs"), "mlp": ("magic",), "rows": {"lr": 8000, "mlp": 5000}, "m": 200, "s": 1000,
+              "anchor_rows": 2000, "r": (1, 100), "seeds": {"lr": 10, "mlp": 3}},
+    "paper": {"lr": DATASETS, "mlp": ("magic", "adult", "skin", "higgs"), "rows": {"lr": None, "mlp": 60_000},
+              "m": 1000, "s": None, "anchor_rows": None, "r": (1, 100, 1000), "seeds": {"lr": 10, "mlp": 10}},
+    "full": {"lr": DATASETS, "mlp": DATASETS, "rows": {"lr": None, "mlp": 200_000}, "m": 1000, "s": None,
+             "anchor_rows": None, "r": (1, 10, 100, 1000), "seeds": {"lr": 30, "mlp": 10}},
+}  # fmt: skip
+METHODS = ("nothing", "retrain", "newton", *HEADS)
+#: Solver error of a retrain and rounding of a mean: bounds are compared with this much slack.
+SLACK = 1e-9
+
+
+def paper_constant(model: Any, radius: float, weight: float) -> float:
+    """2 R, or for the MLP sqrt(A_W^2 + A_B^2) as printed, with N = 1, n = (d, h, 2), `weight` the largest |weight|."""
+    if model.name == "lr":
+        return 2 * radius
+    d, h, out = model.d, model.h, 2
+    share = weight**2 / 16
+    a_w = 4 * h * out + share * d**2 * h * out
+    a_b = 4 * out + share * h * out**2
+    return float(np.hypot(a_w, a_b))
+
+
+def lipschitz(model: Any, radius: float, *thetas: Vector) -> float:
+    """The most by which the log-loss of a row within the radius changes per unit of theta, between these thetas."""
+    if model.name == "lr":
+        return float(np.sqrt(radius**2 + 1))
+    outer = max(float(np.linalg.norm(theta[-model.h - 1 : -1])) for theta in thetas)  # norms are convex: ends suffice
+    return float(np.sqrt(model.h + 1 + outer**2 * (radius**2 + 1)))
+
+
+def log_loss(model: Any, theta: Vector, X: Any, y: Any) -> float:
+    """Mean log-loss without penalty, of two classes."""
+    z = np.asarray(model.logits(theta, X), np.float64)
+    return float(np.mean(np.logaddexp(0, z) - z * np.asarray(y, np.float64)))
+
+
+def compare(model: Any, answered: Vector, target: Vector, radius: float, test: Any, retained: Any) -> Record:
+    """Epsilon, excess losses and both bounds of one answer; test and retained are (X, y)."""
+    distance = float(np.linalg.norm(answered - target))
+    epsilon = distance**2 / target.size
+    excess = [log_loss(model, answered, *rows) - log_loss(model, target, *rows) for rows in (test, retained)]
+    constant = paper_constant(model, radius, float(np.abs(answered).max()))
+    steepest = lipschitz(model, radius, answered, target)
+    bound, corrected = constant * float(np.sqrt(epsilon)), steepest * distance
+    return {
+        "p": target.size, "radius": radius, "epsilon": epsilon, "excess_loss": excess[0], "excess_retained": excess[1],
+        "constant": constant, "bound": bound, "holds": max(excess) <= bound + SLACK,
+        "lipschitz": steepest, "corrected_bound": corrected, "corrected_holds": max(excess) <= corrected + SLACK,
+    }  # fmt: skip
+
+
+def radius_of(*tables: ArrayTable) -> float:
+    return max(float(np.sqrt((X.astype(np.float64) ** 2).sum(axis=1).max())) for t in tables for X, _ in t.blocks())
+
+
+def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
+    key = {"dataset": dataset, "model": model}
+    cells = [(seed, r, method) for seed in range(numbers["seeds"][model]) for r in numbers["r"] for method in METHODS]
+    todo = [cell for cell in cells if not done(seed=cell[0], r=cell[1], method=cell[2], **key)]
+    if not todo:
+        return
+    label, train, test = setting.tables(dataset, numbers["rows"][model])
+    radius = radius_of(train, test)
+    made = {method: fitted(train, model, options, numbers, setting.seed) for method, options in HEADS.items()}
+    facts: Record = {**key, "source": label, "n": train.n, "d": train.d}
+    targets: dict[Any, tuple[Ids, Vector]] = {}
+    for seed, r, method in todo:
+        u = made[method] if method in made else made["l2ul"]
+        alone = model == "mlp" and method == "l2ul-paper"
+        if (seed, r, alone) not in targets:
+            rng = np.random.default_rng([setting.seed, 81, seed, r])
+            ids = np.sort(request("random", min(r, train.n // 10), None, train.y, rng))
+            targets[seed, r, alone] = ids, nearest_retrain(u, train, ids, 1e-11 if model == "lr" else 1e-9)
+        ids, target = targets[seed, r, alone]
+        if method == "nothing":
+            answered = u.theta
+        elif method == "retrain":
+            answered = target
+        else:
+            answered = newton_answer(u, train, ids) if method == "newton" else answer(u, ids)
+        stay = train.without(ids).ids()
+        found = compare(u.model, answered, target, radius, (test.X, test.y), (train.X[stay], train.y[stay]))
+        if method == "l2ul-paper":
+            found["epsilon_training"] = float(u.report_["network"]["heldout_loss"])
+        yield {
+            **facts,
+            "method": method,
+            "r": r,
+            "seed": seed,
+            **found,
+            **score(u.model, answered, u.theta, target, test),
+        }
+
+
+def jobs(setting: Setting) -> list[Job]:
+    numbers = numbers_of(setting, "bounds", PROFILES)
+    made = []
+    for model in ("lr", "mlp"):
+        for dataset in chosen(setting, numbers[model]):
+
+            def run(done: Done, dataset: str = dataset, model: str = model) -> Iterator[Record]:
+                return measure(setting, numbers, dataset, model, done)
+
+            made.append(Job("bounds", f"{dataset} {model}", pinned(setting, run), 3.0 if model == "lr" else 12.0))
+    return made

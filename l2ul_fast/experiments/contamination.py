@@ -1,0 +1,208 @@
+"""Fig. 6: dirty points go into a two-class, two-dimensional training set and are then unlearned; do the models recover?
+
+Two kinds of dirt. "far": k more points beyond class 1, labelled 0 (high leverage). "flipped": k rows of class 1 are
+labelled 0. Every unlearner is asked for the dirty points, and, as the null control, for as many clean points drawn at
+random: a method whose accuracy comes back in the control too has not unlearned, it has forgotten its input model.
+
+One record per (kind, dirty, model, method, seed):
+  dataset "blobs", source "synthetic", n (rows with the dirty ones), d = 2, kind, dirty = r
+  accuracy, original_accuracy (of the contaminated model), retrain_accuracy: on clean test points
+  recovery: (accuracy - original) / (retrain - original), target 1, doing nothing 0; None when the dirt cost less than a
+    point of accuracy, and then recovery_degenerate says so
+  null_accuracy, null_recovery, null_target (what Retrain without the control rows recovers, about 0)
+  forgot_its_model: whether the control recovers too: at least half of what Retrain does not (None where degenerate)
+  rho: distance to the optimum without the dirt that is reached from theta, over doing nothing's; None for Retrain of
+    the MLP, which is trained from scratch (its anchor too) and ends elsewhere
+  status: "ok", or why the method has no answer (then the numbers are None)
+Methods: nothing, retrain, newton, l2ul, l2ul-learned, l2ul-robust (l2ul-learned with robust=True, logistic regression
+only: it changes the pairs drawn there), l2ul-paper. The paper's MLP is not anchored: its original and its retrain are
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.jobs import Done, Job, Setting
+from l2ul_fast.experiments.parts import (
+    Ids,
+    Numbers,
+    Vector,
+    accuracy,
+    nearest_retrain,
+    newton_answer,
+    numbers_of,
+    pinned,
+)
+from l2ul_fast.experiments.unlearn_quality import answer
+from l2ul_fast.metrics.poison import poison_labels, recovery
+from l2ul_fast.results import Record
+from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.steps import AnchoredStep
+
+PAPER_DIRT = {"far": (10, 20, 30, 40, 50, 100, 200), "flipped": (50, 200, 300, 400, 600)}
+FULL_DIRT = {"far": (10, 20, 30, 40, 50, 75, 100, 150, 200, 400), "flipped": (50, 100, 200, 300, 400, 500, 600)}
+PROFILES: dict[str, Numbers] = {
+    "quick": {"clean": 1600, "test": 2000, "seeds": 2, "m": 100, "s": 400, "anchor_rows": 200,
+              "dirt": {"lr": {"far": (50, 100, 200), "flipped": (200, 400, 600)},
+                       "mlp": {"far": (200,), "flipped": (400, 600)}}},
+    "paper": {"clean": 1600, "test": 10_000, "seeds": 10, "m": 1000, "s": 800, "anchor_rows": 400,
+              "dirt": {"lr": PAPER_DIRT, "mlp": PAPER_DIRT}},
+    "full": {"clean": 1600, "test": 10_000, "seeds": 20, "m": 1000, "s": 800, "anchor_rows": 400,
+             "dirt": {"lr": FULL_DIRT, "mlp": FULL_DIRT}},
+}  # fmt: skip
+#: Method -> arguments of L2UL.
+UNLEARNERS: dict[str, dict[str, Any]] = {
+    "l2ul": {},
+    "l2ul-learned": {"prior": "none"},
+    "l2ul-robust": {"prior": "none", "robust": True},
+    "l2ul-paper": {"head": "direct"},
+}
+METHODS = ("nothing", "retrain", "newton", *UNLEARNERS)
+#: Centres of the two classes are +-CENTRE, points spread by 1; far dirt lies around FAR.
+CENTRE, FAR = np.array([2.0, 2.0]), np.array([14.0, 14.0])
+
+
+def clean_points(n: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """n points, half of each class, in random order."""
+    y = rng.permutation(np.arange(n) % 2).astype(np.uint8)
+    return rng.normal(size=(n, 2)) * 0.7 + np.where(y[:, None] == 1, CENTRE, -CENTRE), y
+
+
+def contaminated(kind: str, dirty: int, clean: int, seed: int) -> tuple[ArrayTable, Ids]:
+    """(training rows with wrong labels among them, numbers of the dirty rows)."""
+    rng = np.random.default_rng([seed, 41])
+    X, y = clean_points(clean, rng)
+    if kind == "far":
+        X = np.concatenate([X, FAR + rng.normal(size=(dirty, 2))])
+        y = np.concatenate([y, np.ones(dirty, np.uint8)])
+        ids = np.arange(clean, clean + dirty)
+    elif kind == "flipped":
+        of_one = np.flatnonzero(y == 1)
+        if dirty > of_one.size:
+            raise UserError(f"{dirty} labels cannot be flipped: class 1 has {of_one.size} rows")
+        ids = np.sort(rng.permutation(of_one)[:dirty])
+    else:
+        raise UserError(f'dirt is "far" or "flipped", not {kind!r}')
+    return ArrayTable(X, poison_labels(y, ids, 2), [0, 1]), ids
+
+
+def control_rows(table: ArrayTable, dirty: Ids, seed: int) -> Ids:
+    """As many clean rows, drawn at random."""
+    clean = np.setdiff1d(np.arange(len(table.X)), dirty)
+    if clean.size <= dirty.size:
+        raise UserError(f"{dirty.size} of {len(table.X)} rows are dirty: the control needs more clean rows than that")
+    return np.sort(np.random.default_rng([seed, 17]).choice(clean, dirty.size, replace=False))
+
+
+def from_scratch(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
+    """Retrain without these rows as if they had never been there: an anchor too is trained anew."""
+    rest, model, seed = table.without(ids), u.model, int(u.params["random_state"])
+    if model.name == "lr":
+        return np.asarray(model.fit(rest).theta)
+    if not isinstance(u.step, AnchoredStep):
+        return np.asarray(model.fit(rest, seed=seed, tol=1e-6).theta)
+    anchor = model.train_anchor(*table.take(np.setdiff1d(u.step.anchor_rows, ids)), seed=seed)
+    return np.asarray(model.with_anchor(anchor, model.mu).fit(rest, tol=1e-9).theta)
+
+
+def forgot_its_model(control: float | None, target: float | None) -> bool | None:
+    """Whether a control recovers more than half of the way from its target to 1.
+
+    Clean rows that leave make the dirt weigh more, so the target may be far below 0; what is above it but does not
+    recover anything (doing nothing) is no sign of forgetting.
+    """
+    return None if control is None or target is None else control > 0.5 * (1 + max(target, 0.0))
+
+
+class _Base:
+    """One way to train the model: what Retrain and doing nothing score with it."""
+
+    def __init__(self, u: L2UL, table: ArrayTable, dirty: Ids, control: Ids, test: ArrayTable) -> None:
+        self.u, self.table, self.test = u, table, test
+        self.original = self.of(u.theta)
+        self.targets = {"dirty": from_scratch(u, table, dirty), "control": from_scratch(u, table, control)}
+        self.retrained, self.null_retrained = (self.of(t) for t in self.targets.values())
+        self.near = nearest_retrain(u, table, dirty, 1e-8)
+
+    def of(self, theta: Vector) -> float:
+        return accuracy(self.u.model, theta, self.test)
+
+    def record(self, answered: Vector, null: Vector, exact: bool) -> Record:
+        """exact: the answer is Retrain's own, so that another optimum is no error of it."""
+        gained = recovery(self.original, self.of(answered), self.retrained)
+        control = recovery(self.original, self.of(null), self.retrained)
+        goal = recovery(self.original, self.null_retrained, self.retrained).value
+        change = float(np.linalg.norm(self.u.theta - self.near))
+        rho = float(np.linalg.norm(answered - self.near)) / change
+        return {
+            "accuracy": self.of(answered), "original_accuracy": self.original, "retrain_accuracy": self.retrained,
+            "recovery": gained.value, "recovery_degenerate": gained.degenerate, "null_accuracy": self.of(null),
+            "null_recovery": control.value, "null_target": goal,
+            "forgot_its_model": forgot_its_model(control.value, goal),
+            "rho": None if exact and self.u.model.name == "mlp" else rho, "status": "ok",
+        }  # fmt: skip
+
+
+def measure(numbers: Numbers, model: str, kind: str, dirty: int, done: Done) -> Iterator[Record]:
+    """Records of all methods and seeds for one amount of one kind of dirt."""
+    methods = [m for m in METHODS if model == "lr" or m != "l2ul-robust"]
+    for seed in range(numbers["seeds"]):
+        key = {"model": model, "kind": kind, "dirty": dirty, "seed": seed}
+        todo = [m for m in methods if not done(method=m, **key)]
+        if not todo:
+            continue
+        table, ids = contaminated(kind, dirty, numbers["clean"], seed)
+        control = control_rows(table, ids, seed)
+        test = ArrayTable(*clean_points(numbers["test"], np.random.default_rng([seed, 43])), [0, 1])
+        facts: Record = {"dataset": "blobs", "source": "synthetic", "n": table.n, "d": 2, "r": dirty, **key}
+        fitted: dict[str, L2UL] = {}
+        bases: dict[bool, _Base] = {}
+        for method in todo:
+            own = method if method in UNLEARNERS else "l2ul"
+            alone = method == "l2ul-paper" and model == "mlp"  # all others share one way to train the model
+            try:
+                u = fitted[own] = fitted.get(own) or _fitted(model, own, table, numbers, seed)
+                base = bases[alone] = bases.get(alone) or _Base(u, table, ids, control, test)
+                asked = [_answer(method, base, u, rows, name) for name, rows in (("dirty", ids), ("control", control))]
+                yield {**facts, "method": method, **base.record(asked[0], asked[1], method == "retrain")}
+            except UserError as error:
+                yield {**facts, "method": method, "accuracy": None, "rho": None, "recovery": None, "status": str(error)}
+
+
+def _fitted(model: str, method: str, table: ArrayTable, numbers: Numbers, seed: int) -> L2UL:
+    options: dict[str, Any] = {"m": numbers["m"], "s": numbers["s"], "random_state": seed, "t": 50}
+    if model == "mlp":
+        options["anchor_rows"] = numbers["anchor_rows"]
+    return L2UL(model, **options, **UNLEARNERS[method]).fit(table.X, table.y)
+
+
+def _answer(method: str, base: _Base, u: L2UL, ids: Ids, name: str) -> Vector:
+    if method == "nothing":
+        return u.theta
+    if method == "retrain":
+        return base.targets[name]
+    if method == "newton":
+        return newton_answer(u, base.table, ids)
+    return answer(u, ids)
+
+
+def jobs(setting: Setting) -> list[Job]:
+    numbers = numbers_of(setting, "contamination", PROFILES)
+    made = []
+    for model, dirt in numbers["dirt"].items():
+        for kind, amounts in dirt.items():
+            for dirty in amounts:
+
+                def run(done: Done, model: str = model, kind: str = kind, dirty: int = dirty) -> Iterator[Record]:
+                    return measure(numbers, model, kind, dirty, done)
+
+                weight = numbers["seeds"] * (0.5 if model == "lr" else 1.5)
+                made.append(Job("contamination", f"{model} {kind} {dirty}", pinned(setting, run), weight))
+    return made

@@ -1,0 +1,186 @@
+"""Time and peak memory against the number of rows, up to HIGGS's 11 million, everything streamed from one file.
+
+The rows are the HIGGS stand-in, of which a smaller one is the beginning of a larger. Each n is measured in a process of
+its own that has done all tasks once on the smallest file before, so that kernels are loaded and pools started.
+One record per (n, task):
+  dataset "higgs", source "stand-in", n (all rows of the file are trained on), d, model "lr", seed, threads
+  task and method: "kme" (counts of all rows), "retrain" (cold, streamed, without one row), "fit" (l2ul: model, cells, m
+    pairs of s rows, head), "request" (l2ul, r = 1, median of `requests` calls after the fit)
+  seconds, spread, repeats; unlearn_seconds: the same for retrain and request
+  peak_mib: the task's peak above idle_mib, the memory of the process after the warm-up
+  file_mib: size of the file; rows_per_second
+Peak memory is sampled every two milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.jobs import Done, Job, Setting
+from l2ul_fast.experiments.parts import Numbers, numbers_of
+from l2ul_fast.results import Record
+from l2ul_fast.timing import Times, once
+
+PROFILES: dict[str, Numbers] = {
+    "quick": {"n": (10_000, 100_000, 500_000), "m": 100, "s": 1000, "requests": 100},
+    "paper": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "m": 1000, "s": 1000, "requests": 1000},
+    "full": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "m": 1000, "s": 10_000, "requests": 1000},
+}
+TASKS = ("kme", "retrain", "fit", "request")
+#: Repeats are as many as fit this many rows, from one to five.
+ROWS = 2_000_000
+CODE = "import sys; from l2ul_fast.experiments.scale import worker; worker(sys.argv[1])"
+
+
+class Peak:
+    """Memory of this process while a block runs: `mib` above `idle`, the resident size before it."""
+
+    def __init__(self, idle: float) -> None:
+        self.idle, self.mib = idle, 0.0
+        self._stop = threading.Event()
+
+    @staticmethod
+    def resident() -> float:
+        import psutil
+
+        return float(psutil.Process().memory_info().rss) / 2**20
+
+    def _watch(self) -> None:
+        import psutil
+
+        process = psutil.Process()
+        while True:
+            self.mib = max(self.mib, process.memory_info().rss / 2**20 - self.idle)
+            if self._stop.wait(0.002):
+                return
+
+    def __enter__(self) -> Peak:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.mib = max(0.0, self.mib, self.resident() - self.idle)
+
+
+def tasks_of(path: Path, plan: Record) -> dict[str, Callable[[], Any]]:
+    """The tasks on one file. "request" is a list of seconds, and needs "fit" before it."""
+    from l2ul_fast.baselines import Retrain
+    from l2ul_fast.datasets.stream import sample_partitions, stream_counts
+    from l2ul_fast.models import LogisticModel
+    from l2ul_fast.tables import FileTable
+    from l2ul_fast.unlearner.l2ul import L2UL
+
+    partitions = sample_partitions(path, random_state=plan["seed"])
+    table = FileTable(path, "all")
+    held: dict[str, L2UL] = {}
+
+    def fit() -> None:
+        s = min(plan["s"], table.n // 2)
+        held["u"] = L2UL("lr", m=plan["m"], s=s, random_state=plan["seed"]).fit(path, part="all")
+
+    def request() -> list[float]:
+        u, few = held["u"], min(plan["requests"], table.n // 20)
+        rows = np.random.default_rng([plan["seed"], 63]).permutation(table.n)[: 2 * few].tolist()
+        for row in rows[:few]:
+            u.unlearn([row])
+        return [once(lambda row=row: u.unlearn([row])) for row in rows[few:]]  # type: ignore[misc]
+
+    return {
+        "kme": lambda: stream_counts(path, partitions, by_class=True),
+        "retrain": lambda: Retrain().prepare(table.without(np.array([0])), LogisticModel(table.d), plan["seed"]),
+        "fit": fit,
+        "request": request,
+    }
+
+
+def worker(text: str) -> None:
+    """Measure the plan in `text` (JSON) and print one JSON object per task. Runs in a process of its own."""
+    from l2ul_kernels import threads
+
+    plan = json.loads(text)
+    with threads(plan["threads"]):
+        for call in tasks_of(Path(plan["small"]), plan | {"m": 20, "s": 200, "requests": 20}).values():
+            call()
+        idle = Peak.resident()
+        tasks = tasks_of(Path(plan["large"]), plan)
+        repeats = int(np.clip(ROWS // plan["n"], 1, 5))
+        for task, call in tasks.items():
+            seconds = []
+            with Peak(idle) as peak:
+                if task == "request":
+                    seconds = call()
+                else:
+                    seconds = [once(call) for _ in range(1 if task == "fit" else repeats)]
+            taken = Times(seconds)
+            facts = {"task": task, "seconds": taken.median, "spread": taken.spread, "repeats": len(seconds)}
+            print(json.dumps(facts | {"peak_mib": peak.mib, "idle_mib": idle}), flush=True)
+
+
+def file_of(setting: Setting, n: int) -> Path:
+    """The stand-in of n rows; made once, in a folder of its own."""
+    from l2ul_fast.datasets.standin import make
+    from l2ul_fast.tables import FileTable
+
+    folder = setting.folder / f"scale-{n}"
+    for path in folder.glob("*.h5"):
+        table = FileTable(path, "all")
+        rows = table.n
+        table.close()
+        if rows == n:
+            return path
+    folder.mkdir(parents=True, exist_ok=True)
+    return make("higgs", n, 0, folder)
+
+
+def measure(setting: Setting, numbers: Numbers, n: int, done: Done) -> Iterator[Record]:
+    todo = [task for task in TASKS if not done(task=task, n=n)]
+    if not todo:
+        return
+    small, large = file_of(setting, min(numbers["n"])), file_of(setting, n)
+    plan = {"small": str(small), "large": str(large), "n": n, "threads": setting.threads, "seed": setting.seed}
+    plan |= {name: numbers[name] for name in ("m", "s", "requests")}
+    command = [sys.executable, "-c", CODE, json.dumps(plan)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines()
+        raise UserError(f"measuring {n:,} rows failed: {lines[-1] if lines else f'exit code {ended.returncode}'}")
+    for line in ended.stdout.splitlines():
+        found = json.loads(line)
+        if found["task"] not in todo:
+            continue
+        request, task = found["task"] == "request", found["task"]
+        record: Record = {
+            "dataset": "higgs", "source": "stand-in", "n": n, "d": 28, "model": "lr", "r": 1 if request else None,
+            "method": "l2ul" if task in ("fit", "request") else task, "seed": setting.seed, **found,
+            "threads": setting.threads, "m": numbers["m"], "s": numbers["s"],
+            "file_mib": large.stat().st_size / 2**20,
+        }  # fmt: skip
+        if request or task == "retrain":
+            record["unlearn_seconds"] = found["seconds"]
+        if not request:
+            record["rows_per_second"] = n / found["seconds"]
+        yield record
+
+
+def jobs(setting: Setting) -> list[Job]:
+    numbers = numbers_of(setting, "scale", PROFILES)
+    made = []
+    for n in numbers["n"]:
+
+        def run(done: Done, n: int = n) -> Iterator[Record]:
+            return measure(setting, numbers, n, done)
+
+        made.append(Job("scale", f"{n:,} rows", run, 4.0 + n / 100_000))
+    return made

@@ -1,0 +1,203 @@
+"""Figs. 7 and 8: how much psi (cells per partition), s (rows per pair) and m (pairs) matter, on susy and higgs.
+
+One of the three is varied, the others stay at the paper's defaults (psi = 4, s = 1000 or 3000 for the MLP, m = 1000;
+smaller in the quick profile). Theta and the retrains are computed once, pairs once per s and seed (fewer pairs are the
+first of them), cells once per psi and seed; only what depends on a value is made anew. What does not depend on it gives
+the same answer again: the learned head uses no cells, and for the anchored MLP its pairs hold all rows, so s is not in
+it either.
+
+One record per (dataset, model, method, parameter, value, r, seed):
+  dataset, source, n, d, model, method ("l2ul-learned", "l2ul-paper"), r, seed
+  parameter ("psi", "s", "m"), value; psi, s, m: all three as used
+  accuracy, retrain_accuracy, rho, disagreement, nothing_disagreement, change (see parts.score)
+  pairs: how many converged, and were used
+  status: "ok", or why there is no answer (then the numbers are None)
+"nothing" and "retrain" have one record per (dataset, model, r, seed), with parameter and value None.
+The MLP of l2ul-paper is trained without an anchor: its rho refers to the optimum reached from its own theta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.jobs import Done, Job, Setting
+from l2ul_fast.experiments.parts import Ids, Numbers, Vector, chosen, numbers_of, pinned, score
+from l2ul_fast.models import LogisticModel, MLPModel
+from l2ul_fast.results import Record
+from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.cellstate import CellState
+from l2ul_fast.unlearner.draw import request
+from l2ul_fast.unlearner.pairs import Pairs, full_pairs, subset_pairs
+from l2ul_fast.unlearner.ridge import RidgeHead
+from l2ul_fast.unlearner.steps import DirectStep, LinearStep
+
+DATASETS = ("susy", "higgs")
+WIDE = (2, 4, 8, 16, 32, 64, 128, 256)
+#: rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m).
+PROFILES: dict[str, Numbers] = {
+    "quick": {"lr": DATASETS, "mlp": ("susy",), "rows": {"lr": 8000, "mlp": 5000}, "psi": (2, 4, 16),
+              "s": {"lr": (200, 1000), "mlp": (300, 1000)},
+              "m": {"lr": (50, 200), "mlp": (100, 400)}, "default": {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
+              "r": (1, 100), "seeds": {"lr": 3, "mlp": 1}, "anchor_rows": 3000, "t": 50},
+    "paper": {"lr": DATASETS, "mlp": DATASETS, "rows": {"lr": None, "mlp": 200_000}, "psi": WIDE,
+              "s": {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
+              "m": {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
+              "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+              "r": (1, 100, 1000), "seeds": {"lr": 10, "mlp": 10}, "anchor_rows": 20_000, "t": 100},
+    "full": {"lr": DATASETS, "mlp": DATASETS, "rows": {"lr": None, "mlp": 1_000_000}, "psi": WIDE,
+             "s": {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
+             "m": {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
+             "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+             "r": (1, 10, 100, 1000), "seeds": {"lr": 20, "mlp": 10}, "anchor_rows": 20_000, "t": 100},
+}  # fmt: skip
+PARAMETERS = ("psi", "s", "m")
+LEARNED, PAPER = METHODS = ("l2ul-learned", "l2ul-paper")
+
+
+class Bench:
+    """One dataset and model: theta, pairs, cells and heads, each made once when first asked for."""
+
+    def __init__(self, model: str, table: ArrayTable, numbers: Numbers, seed: int) -> None:
+        self.table, self.numbers, self.seed = table, numbers, seed
+        self.largest = max((*numbers["m"][model], numbers["default"][model][2]))
+        self.model: Any
+        self.plain: Any
+        if model == "lr":
+            self.model = self.plain = LogisticModel(table.d, len(table.classes))
+            self.found = self.model.fit(table)
+            self.plain_theta = self.found.theta
+        else:
+            self.plain = MLPModel(table.d, len(table.classes))
+            rows = np.random.default_rng([seed, 1]).permutation(table.n)[: numbers["anchor_rows"]]
+            anchor = self.plain.train_anchor(*table.take(np.sort(rows)), seed=seed)
+            self.model, self.found = self.plain.fit_anchored(table, anchor)
+            self.plain_theta = self.plain.fit(table, seed=seed, tol=1e-6).theta
+        self._pairs: dict[Any, Pairs] = {}
+        self._cells: dict[tuple[int, int], CellState] = {}
+        self._steps: dict[Any, tuple[Any, int]] = {}
+
+    def of(self, method: str) -> tuple[Any, Vector]:
+        """(model, theta) that the method starts from."""
+        return (self.plain, self.plain_theta) if method == PAPER else (self.model, self.found.theta)
+
+    def target(self, method: str, ids: Ids) -> Vector:
+        """The retrain that a method is compared with."""
+        model, theta = self.of(method)
+        return np.asarray(
+            model.fit(self.table.without(ids), start=theta, tol=1e-11 if model.name == "lr" else 1e-9).theta
+        )
+
+    def pairs(self, method: str, s: int, m: int, seed: int) -> Pairs:
+        full = method == LEARNED and self.model.name == "mlp"
+        key = (seed, "full" if full else s)
+        if key not in self._pairs:
+            # of earlier seeds nothing is needed again
+            self._pairs = {k: held for k, held in self._pairs.items() if k[0] == seed}
+            rng = np.random.default_rng([self.seed, 5, seed, 0 if full else s])
+            X, y = self.table.X, self.table.y
+            if full:
+                self._pairs[key] = full_pairs(self.model, X, y, self.table.ids(), self.found, self.largest, rng)
+            else:
+                self._pairs[key] = subset_pairs(self.plain, self.table, y, self.largest, s, rng)
+        pairs = self._pairs[key]
+        return pairs.without(np.arange(min(m, len(pairs)), len(pairs)))
+
+    def cells(self, psi: int, seed: int) -> CellState:
+        if (seed, psi) not in self._cells:
+            self._cells = {key: held for key, held in self._cells.items() if key[0] == seed}
+            build = CellState.build(self.table, len(self.table.X), self.numbers["t"], psi, [self.seed, 6, seed])
+            self._cells[seed, psi] = build
+        return self._cells[seed, psi]
+
+    def step(self, method: str, psi: int, s: int, m: int, seed: int) -> tuple[Any, int]:
+        """(the head trained with these values, pairs used)."""
+        full = self.model.name == "mlp"
+        key = (seed, method, s, m, psi) if method == PAPER else (seed, method, 0 if full else s, m)
+        if key not in self._steps:
+            self._steps = {k: v for k, v in self._steps.items() if k[0] == seed}
+            pairs = self.pairs(method, s, m, seed)
+            model, theta = self.of(method)
+            if method == PAPER:
+                from l2ul_fast.unlearner.network import train_direct
+
+                cells = self.cells(psi, seed)
+                weights = train_direct(pairs, cells, seed=seed).weights()
+                made: Any = DirectStep(model, weights, cells, theta, self.table.n)
+            else:
+                made = LinearStep(model, np.ascontiguousarray(RidgeHead.fit(pairs.Z, pairs.T).W))
+            self._steps[key] = (made, len(pairs))
+        return self._steps[key]
+
+    def answer(self, method: str, step: Any, ids: Ids) -> Vector:
+        if method == PAPER:
+            return np.asarray(step.peek(ids))
+        X, y = self.table.take(ids)
+        return np.asarray(step.move(X, y, ids, self.found.theta, self.table.n))
+
+
+def cells_of(numbers: Numbers, model: str, n: int) -> list[tuple[str, int, dict[str, int]]]:
+    """(parameter, value, all three values) of the sweeps; s beyond half the rows is left out."""
+    default = dict(zip(PARAMETERS, numbers["default"][model], strict=True))
+    sweeps = {"psi": numbers["psi"], "s": numbers["s"][model], "m": numbers["m"][model]}
+    out = [(name, value, default | {name: value}) for name, some in sweeps.items() for value in some]
+    return [cell for cell in out if cell[2]["s"] <= n // 2]
+
+
+def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
+    seeds, key = range(numbers["seeds"][model]), {"dataset": dataset, "model": model}
+
+    label, train, test = setting.tables(dataset, numbers["rows"][model])
+    cells: list[tuple[str, str | None, int | None, dict[str, int]]] = [("nothing", None, None, {})]
+    cells += [("retrain", None, None, {})]
+    cells += [(method, *cell) for method in METHODS for cell in cells_of(numbers, model, train.n)]
+    todo = []
+    for seed in seeds:
+        for method, parameter, value, used in cells:
+            cell = {"method": method, "parameter": parameter, "value": value, "seed": seed}
+            if not all(done(r=r, **cell, **key) for r in numbers["r"]):
+                todo.append((seed, method, parameter, value, used))
+    if not todo:
+        return
+    bench = Bench(model, train, numbers, setting.seed)
+    facts: Record = {**key, "source": label, "n": train.n, "d": train.d}
+    targets: dict[Any, tuple[Ids, Vector]] = {}
+    for seed, method, parameter, value, used in todo:
+        for r in numbers["r"]:
+            cell = {"method": method, "parameter": parameter, "value": value, "seed": seed, "r": r}
+            if done(**key, **cell):
+                continue
+            model_, theta = bench.of(method)
+            family = (method == PAPER and model == "mlp", seed, r)
+            if family not in targets:
+                ids = np.sort(request("random", r, None, train.y, np.random.default_rng([setting.seed, 77, seed, r])))
+                targets[family] = ids, bench.target(method, ids)
+            ids, target = targets[family]
+            extra: Record = {"status": "ok"}
+            if parameter is None:
+                answered = theta if method == "nothing" else target
+            else:
+                try:
+                    step, extra["pairs"] = bench.step(method, used["psi"], used["s"], used["m"], seed)
+                except UserError as error:
+                    yield {**facts, **cell, **used, "rho": None, "accuracy": None, "status": str(error)}
+                    continue
+                answered = bench.answer(method, step, ids)
+            yield {**facts, **cell, **used, **extra, **score(model_, answered, theta, target, test)}
+
+
+def jobs(setting: Setting) -> list[Job]:
+    numbers = numbers_of(setting, "sensitivity", PROFILES)
+    made = []
+    for model in numbers["rows"]:
+        for dataset in chosen(setting, numbers[model]):
+
+            def run(done: Done, dataset: str = dataset, model: str = model) -> Iterator[Record]:
+                return measure(setting, numbers, dataset, model, done)
+
+            weight = numbers["seeds"][model] * (4.0 if model == "lr" else 12.0)
+            made.append(Job("sensitivity", f"{dataset} {model}", pinned(setting, run), weight))
+    return made

@@ -1,0 +1,243 @@
+"""The paper's experiments as a run: resumable, reproducible, gated; the comparison of methods itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import gate, plan
+from l2ul_fast.experiments.contenders import EVERYBODY, contender
+from l2ul_fast.experiments.jobs import DATASETS, Job, dataset_file, run_jobs
+from l2ul_fast.experiments.methods import Arena, compare
+from l2ul_fast.experiments.reproduce import find
+from l2ul_fast.results import Run, read_records
+from l2ul_fast.tables import ArrayTable
+
+
+def never(**key):
+    return False
+
+
+@pytest.fixture(scope="module")
+def tables():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 4)).astype(np.float32)
+    y = (X @ rng.normal(size=4) + rng.normal(size=1500) > 0).astype(np.uint8)
+    return ArrayTable(X[:1000], y[:1000], [0, 1]), ArrayTable(X[1000:], y[1000:], [0, 1])
+
+
+@pytest.fixture(scope="module")
+def records(tables):
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    return list(compare(arena, (("random", 1), ("random", 50)), 2, never))
+
+
+def test_every_method_answers_every_request(records):
+    keys = {(r["method"], r["r"], r["run"]) for r in records}
+    assert keys == {(m, r, k) for m in EVERYBODY for r in (1, 50) for k in (0, 1)}
+    assert len(records) == len(keys)
+
+
+def test_references_score_what_they_must(records):
+    for r in records:
+        if r["method"] == "nothing":
+            assert r["rho"] == pytest.approx(1.0)
+            assert r["disagreement"] == r["nothing_disagreement"]
+        if r["method"] == "retrain":
+            assert r["rho"] < 1e-4  # the solver's noise
+            assert r["accuracy"] == r["retrain_accuracy"]
+            assert r["noise_floor"] == r["rho"]
+        if r["method"] == "sisa":
+            assert r["rho"] is None
+        if r["method"] == "l2ul":
+            assert r["rho"] < 0.1
+        assert r["unlearn_seconds"] > 0
+        assert r["state_bytes"] > 0
+
+
+def test_rho_is_the_distance_to_an_independent_retrain(tables, records):
+    """From first principles: scikit-learn without the rows of the request."""
+    from sklearn.linear_model import LogisticRegression
+
+    train, _ = tables
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    ids = arena.request("random", 50, 1, 0)
+
+    def fit(rows):
+        peer = LogisticRegression(C=1 / (1e-3 * len(rows)), solver="newton-cholesky", tol=1e-12)
+        peer.fit(train.X[rows].astype(np.float64), train.y[rows])
+        return np.append(peer.coef_[0], peer.intercept_)
+
+    everything = np.arange(1000)
+    before, after = fit(everything), fit(np.delete(everything, ids))
+    made = contender("influence")
+    made.prepare(train, arena.model, 3)
+    rho = np.linalg.norm(made.answer(ids).theta - after) / np.linalg.norm(before - after)
+    recorded = next(r["rho"] for r in records if (r["method"], r["r"], r["run"]) == ("influence", 50, 1))
+    assert recorded == pytest.approx(rho, rel=1e-4)
+
+
+def test_methods_of_one_run_get_the_same_request(tables):
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    first = arena.request("random", 5, 0, 0)
+    np.testing.assert_array_equal(first, arena.request("random", 5, 0, 0))
+    assert not np.array_equal(first, arena.request("random", 5, 1, 0))
+    assert not np.array_equal(first, arena.request("random", 5, 0, 1))
+
+
+def test_timing_requests_leaves_the_answers_alone(tables):
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    method = arena["l2ul"]
+    ids = arena.request("random", 3, 0, 0)
+    before = method.answer(ids).theta
+    seconds = method.time_requests(ids, lambda: arena.request("random", 3, 0, 1), 1.0)
+    assert len(seconds) == 1  # the same rows again and again: they can be forgotten once
+    np.testing.assert_array_equal(before, method.answer(ids).theta)
+
+
+def test_mlp_requests_spare_the_anchor_rows(tables):
+    train, test = tables
+    arena = Arena("toy", "synthetic", ArrayTable(train.X[:400], train.y[:400], [0, 1]), test, "mlp", 1, 20)
+    assert not np.isin(arena["l2ul"].u.step.anchor_rows, arena.eligible).any()
+    found = {r["method"]: r for r in compare(arena, (("random", 20),), 1, never, ("nothing", "retrain", "l2ul"))}
+    assert found["nothing"]["rho"] == pytest.approx(1)
+    assert found["retrain"]["rho"] < 1e-4  # from the anchor and from theta: the same point
+    assert found["l2ul"]["rho"] < 0.5
+
+
+def test_a_job_that_is_done_is_not_measured_again(tmp_path):
+    run, calls = Run(tmp_path), []
+
+    def measure(done):
+        for k in range(3):
+            if not done(method="x", k=k):
+                calls.append(k)
+                yield {"method": "x", "k": k, "value": k}
+                if len(calls) == 2:
+                    raise KeyboardInterrupt
+
+    setting = plan.setting_of("tiny", datasets=("magic",), folder=tmp_path)
+    job = Job("toy", "one", measure)
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(run, [job], setting)
+    assert run_jobs(Run(tmp_path), [job], setting) == 1
+    assert calls == [0, 1, 2]
+    assert [r["k"] for r in read_records(tmp_path)] == [0, 1, 2]
+    # another number of threads is another cell
+    from dataclasses import replace
+
+    calls[:] = [9, 9, 9]
+    assert run_jobs(Run(tmp_path), [job], replace(setting, threads=5)) == 3
+
+
+def test_mlp_and_efficacy_of_a_dataset_follow_each_other(tmp_path):
+    setting = plan.setting_of("quick", datasets=DATASETS, folder=tmp_path)
+    found = [(j.experiment, j.name) for j in plan.jobs_of(setting, ("lr", "mlp", "efficacy"))]
+    assert len(found) == 21
+    assert [name for _, name in found[7:]] == [name for name in DATASETS for _ in range(2)]
+    assert plan.jobs_of(setting, ("lr",), only=("skin",))[0].name == "skin"
+    with pytest.raises(UserError, match="not one of the experiments"):
+        plan.jobs_of(setting, ("nonsense",))
+
+
+def test_a_reduced_stand_in_never_replaces_a_full_one(tmp_path, monkeypatch):
+    monkeypatch.delenv("L2UL_RAW_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    small = dataset_file("magic", 1000, tmp_path, tmp_path)
+    assert small.parent.name == "standin-1000"
+    assert dataset_file("magic", None, tmp_path, tmp_path).parent == tmp_path
+
+
+def test_the_gate_stops_wrong_code(monkeypatch):
+    assert set(gate.check()) == {"cells", "gradients", "newton", "unlearner"}
+    monkeypatch.setattr(gate, "assign_cells", lambda X, partitions: np.zeros((len(X), 20), np.uint8))
+    with pytest.raises(gate.GateFailed, match="correctness check of cells"):
+        gate.check()
+
+
+def test_cells_are_found_by_line_and_by_words():
+    records = [{"experiment": "environment"}, {"experiment": "lr", "dataset": "magic", "method": "l2ul", "r": 1}]
+    assert find(records, "2") == records[1:]
+    assert find(records, "lr/magic/l2ul/r=1") == records[1:]
+    for wrong in ("3", "lr/skin", "r=2"):
+        with pytest.raises(UserError):
+            find(records, wrong)
+
+
+def command(*words):
+    return [sys.executable, "-m", "l2ul_fast.cli", "bench", "lr", "--profile", "tiny", "--datasets", "skin", *words]
+
+
+def test_kill_resume_reproduce(tmp_path):
+    """kill -9 in the middle; the same command completes the run without repeating a cell; one cell is repeated."""
+    environment = {k: v for k, v in os.environ.items() if k != "L2UL_RAW_DIR"}
+    path = tmp_path / "results" / "lr-tiny" / "records.jsonl"
+    process = subprocess.Popen(
+        command(), cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    for _ in range(2400):
+        time.sleep(0.05)
+        if path.exists() and path.read_bytes().count(b"\n") >= 6:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = path.read_bytes()
+    assert before.count(b"\n") >= 6
+    # a line that was being written when the process died
+    path.write_bytes(before[: before.rfind(b"\n") + 1] + b'{"experiment": "lr", "data')
+    done = subprocess.run(command(), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "report:" in done.stderr
+    assert (path.parent / "report" / "index.html").stat().st_size > 10_000
+    after = path.read_bytes()
+    assert after.startswith(before[: before.rfind(b"\n") + 1])
+    lines = [json.loads(line) for line in after.splitlines()]
+    cells = [(r["method"], r["run"], r["r"]) for r in lines if r["experiment"] == "lr"]
+    assert len(cells) == len(set(cells)) == 2 * len(EVERYBODY)
+    assert {r["source"] for r in lines if r["experiment"] == "lr"} == {"stand-in"}
+    again = subprocess.run(
+        [sys.executable, "-m", "l2ul_fast.cli", "reproduce", str(path.parent), "lr/skin/newton/run=1"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    rho = next(r["rho"] for r in lines if r["experiment"] == "lr" and (r["method"], r["run"]) == ("newton", 1))
+    shown = next(line for line in again.stdout.splitlines() if " rho " in line)
+    old, new = (float(part) for part in shown.replace("│", " ").split()[-2:])
+    assert old == pytest.approx(rho, rel=1e-3)
+    assert new == pytest.approx(old, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "is not one of the experiments"),
+        (["--datasets", "mnist"], "is not one of"),
+        (["--threads", "4096"], "cannot use 4096 threads"),
+        (["--jobs", "4096"], "cores, there are"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message, tmp_path):
+    done = subprocess.run(command(*words), cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fit_is_shared_and_its_time_counted_for_everybody(tables):
+    train, _ = tables
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    first, second = contender("nothing"), contender("finetune")
+    first.prepare(train, arena.trained, 3)
+    assert arena.trained.spared == 0
+    second.prepare(train, arena.trained, 3)
+    assert arena.trained.spared > 0
+    assert second.prepare_seconds >= arena.trained.spared
+    np.testing.assert_array_equal(first.theta, second.theta)
+    hidden = train.without(np.arange(10))
+    assert not np.array_equal(arena.trained.fit(hidden).theta, first.theta)  # other rows are fitted anew

@@ -1,0 +1,189 @@
+"""Comparing two runs: real changes are found, noise is not, and the exit code says which."""
+
+import json
+
+import numpy as np
+import pytest
+from report_data import DATASETS, ENVIRONMENT, main_records, write
+from scipy import stats
+from typer.testing import CliRunner
+
+from l2ul_fast.cli.app import app
+from l2ul_fast.compare import compare_runs, holm, paired_p
+from l2ul_fast.errors import UserError
+
+FEW = {name: DATASETS[name] for name in ("magic", "higgs")}
+
+
+def records(rng=1, seeds=10, **options):
+    return main_records(seeds, FEW, rng=rng, **options)
+
+
+def of(found, **key):
+    return [r for r in found if all(r[k] == v for k, v in key.items())]
+
+
+def test_the_paired_test_is_scipys():
+    moved = np.random.default_rng(0).normal(0.3, 1, 12)
+    assert paired_p(moved) == pytest.approx(stats.ttest_1samp(moved, 0).pvalue)
+    assert paired_p(np.zeros(5)) == 1
+    assert paired_p(np.full(5, 0.2)) == 0
+    assert paired_p(np.array([0.1, 5.0])) is None
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_two_runs_of_the_same_thing_do_not_differ(tmp_path):
+    """Noise of 5 % on every time and rho, ten pairs of runs: at most one false alarm is likely."""
+    alarms = 0
+    for k in range(10):
+        a = write(tmp_path / f"a{k}", records(rng=100 + k, seeds=5))
+        b = write(tmp_path / f"b{k}", records(rng=200 + k, seeds=5))
+        alarms += any(c.verdict not in ("same", "too few runs") for c in compare_runs(a, b).changes)
+    assert alarms <= 2
+
+
+def test_a_real_change_is_found_and_only_it(tmp_path):
+    after = records(rng=2)
+    for r in of(after, method="l2ul", dataset="magic", experiment="lr"):
+        r["unlearn_seconds"] *= 1.5
+        r["rho"] /= 2
+    for r in of(after, method="sisa", dataset="higgs", experiment="mlp", r=100):
+        r["accuracy"] -= 0.05
+    found = compare_runs(write(tmp_path / "a", records(rng=1)), write(tmp_path / "b", after))
+    changed = {
+        (c.cell["method"], c.cell["dataset"], c.metric.name, c.verdict) for c in found.changes if c.verdict != "same"
+    }
+    assert changed == {
+        ("l2ul", "magic", "unlearn_seconds", "slower"),
+        ("l2ul", "magic", "rho", "better"),
+        ("sisa", "higgs", "accuracy", "worse"),
+    }
+    assert len(found.bad) == 2
+    slower = next(c for c in found.changes if c.verdict == "slower")
+    assert slower.pairs == 10
+    assert np.exp(slower.effect) == pytest.approx(1.5, rel=0.1)
+
+
+def test_small_changes_need_to_be_larger_than_the_minimum(tmp_path):
+    before = records(noise=1e-4)
+    after = records(noise=1e-4)
+    for r in of(after, method="l2ul", experiment="lr"):
+        r["unlearn_seconds"] *= 1.05
+        r["accuracy"] -= 0.0005
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
+    assert not compare_runs(a, b).bad
+    assert {c.metric.name for c in compare_runs(a, b, min_effect=0.02, min_points=0.02).bad} == {
+        "unlearn_seconds", "accuracy",
+    }  # fmt: skip
+
+
+def test_rho_below_the_solvers_noise_is_all_one(tmp_path):
+    before, after = records(), records()
+    for r in of(after, method="retrain-warm"):
+        r["rho"] *= 1000  # from 1e-12 to 1e-9; the floor is 1e-8
+    found = compare_runs(write(tmp_path / "a", before), write(tmp_path / "b", after))
+    assert not found.bad
+
+
+def test_timings_noisier_than_the_change_are_not_judged(tmp_path):
+    before, after = records(noise=1e-4), records(noise=1e-4)
+    for r in of(after, method="l2ul"):
+        r["unlearn_seconds"] *= 1.3
+    for r in before + after:
+        r["unlearn_spread"] = 0.5
+    assert not compare_runs(write(tmp_path / "a", before), write(tmp_path / "b", after)).bad
+
+
+def test_few_runs_are_never_judged(tmp_path):
+    after = records(seeds=2)
+    for r in after:
+        r["unlearn_seconds"] *= 10
+    found = compare_runs(write(tmp_path / "a", records(seeds=2)), write(tmp_path / "b", after))
+    assert not found.bad
+    assert found.count("too few runs") > 50
+    assert any("often the machine's" in w for w in found.warnings)
+
+
+def test_one_preparation_in_ten_records_is_one_timing(tmp_path):
+    after = records()
+    for r in after:
+        r["prepare_seconds"] *= 3
+    found = compare_runs(write(tmp_path / "a", records()), write(tmp_path / "b", after))
+    prepared = [c for c in found.changes if c.metric.name == "prepare_seconds"]
+    assert {(c.verdict, c.pairs) for c in prepared} == {("too few runs", 1)}
+
+
+def test_runs_are_paired_by_seed_not_by_order(tmp_path):
+    """Seeds differ a hundredfold among themselves; pairing takes that away."""
+    before, after = records(noise=0.001), records(noise=0.001)
+    for r in before + after:
+        r["unlearn_seconds"] *= 10 ** (r["run"] % 3)
+    for r in of(after, method="newton"):
+        r["unlearn_seconds"] *= 1.2
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", after[::-1])
+    assert {c.cell["method"] for c in compare_runs(a, b).bad} == {"newton"}
+
+
+def test_other_machines_and_versions_are_warned_about(tmp_path):
+    other = {**ENVIRONMENT, "cpu": "Another CPU", "versions": {"python": "3.11.7", "numpy": "9.9"}}
+    a, b = write(tmp_path / "a", records(seeds=3)), write(tmp_path / "b", records(seeds=3), other)
+    warnings = compare_runs(a, b).warnings
+    assert any("Example CPU 9000 and Another CPU" in w for w in warnings)
+    assert any("numpy 2.4.6 and 9.9" in w for w in warnings)
+    assert compare_runs(a, a).warnings == []
+
+
+def test_runs_that_share_nothing(tmp_path):
+    b = records(seeds=3)
+    for r in b:
+        r["profile"] = "paper"
+    a, b = write(tmp_path / "a", records(seeds=3)), write(tmp_path / "b", b)
+    with pytest.raises(UserError, match=r"share no cell.*different values of profile: quick and paper"):
+        compare_runs(a, b)
+
+
+def test_cells_of_one_run_only_are_counted(tmp_path):
+    b = of(records(seeds=3), experiment="lr")
+    found = compare_runs(write(tmp_path / "a", records(seeds=3)), write(tmp_path / "b", b))
+    assert found.cells == 28
+    assert any(w.endswith("a only.") and "cells are in" in w for w in found.warnings)
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["compare", *map(str, words)])
+
+
+def test_exit_codes_and_output(tmp_path):
+    before, after = records(noise=0.01), records(rng=2, noise=0.01)
+    same = write(tmp_path / "same", before)
+    for r in of(after, method="l2ul", dataset="higgs", experiment="mlp", r=1):
+        r["unlearn_seconds"] *= 2
+    slow = write(tmp_path / "slow", after)
+    done = run(same, same)
+    assert done.exit_code == 0
+    assert "0 slower, 0 worse" in done.stdout
+    done = run(same, slow)
+    assert done.exit_code == 1
+    assert "slower" in done.stdout
+    assert "higgs (stand-in)" in done.stdout
+    back = run(slow, same)
+    assert back.exit_code == 0
+    assert "faster" in back.stdout
+    lines = [json.loads(line) for line in run(same, slow, "--json").stdout.splitlines()]
+    slower = [x for x in lines if x["verdict"] == "slower"]
+    assert [(x["method"], x["dataset"], x["metric"], x["runs"]) for x in slower] == [
+        ("l2ul", "higgs", "unlearn_seconds", 10)
+    ]
+    assert slower[0]["change"] == pytest.approx(1.0, abs=0.05)
+    for words in ((same, tmp_path / "nowhere"), (same, tmp_path)):
+        done = run(*words)
+        assert done.exit_code == 2
+        assert done.stderr.startswith("error: ")
+        assert len(done.stderr.splitlines()) == 1
+    (tmp_path / "slow" / "records.jsonl").write_text("nonsense\n")
+    assert run(same, slow).exit_code == 2

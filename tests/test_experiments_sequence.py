@@ -1,0 +1,84 @@
+"""Streams of requests: drift against a retrain by another solver, re-anchoring, resume."""
+
+import numpy as np
+import pytest
+from experiment_runs import check_figure, check_resume, run, tiny
+from sklearn.linear_model import LogisticRegression
+
+from l2ul_fast.experiments import sequence
+
+
+def test_points_and_rows_of_a_stream():
+    assert sequence.points_of(100) == [1, 2, 5, 10, 20, 50, 100]
+    assert sequence.points_of(7) == [1, 2, 5, 7]
+    order, spare = sequence.stream(1000, 30, 4, 0)
+    assert order.shape == (30, 4)
+    assert np.unique(np.concatenate([order.ravel(), spare])).size == 120 + spare.size
+    with pytest.raises(ValueError, match="too many"):
+        sequence.stream(100, 30, 4, 0)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sequence")
+    numbers = {"lr": ("magic",), "mlp": (), "rows": {"lr": 1000}, "m": 60, "s": 300, "requests": 12}
+    setting = tiny(folder, "sequence", **numbers, r={"lr": (3,)}, every=5, seeds={"lr": 1})
+    return setting, folder / "run", run(sequence, setting, folder / "run")[1]
+
+
+def at(records, method, count):
+    return next(r for r in records if (r["method"], r["requests"]) == (method, count))
+
+
+def test_every_method_at_every_point(records):
+    methods = {"nothing", "retrain", "l2ul", "l2ul-reanchored", "l2ul-learned", "l2ul-paper"}
+    assert {(r["method"], r["requests"]) for r in records[2]} == {(m, k) for m in methods for k in (1, 2, 5, 10, 12)}
+    for k in (1, 12):
+        assert at(records[2], "nothing", k)["rho"] == 1
+        assert at(records[2], "retrain", k)["rho"] == 0
+        assert at(records[2], "retrain", k)["residual"] < 1e-9
+        assert at(records[2], "l2ul", k)["rho"] < 0.1
+        assert at(records[2], "l2ul", k)["forgotten"] == 3 * k
+        assert at(records[2], "retrain", k)["unlearn_seconds"] > 0
+
+
+def test_change_is_that_of_another_solver(records):
+    setting, _, found = records
+    _, train, _ = setting.tables("magic", 1000)
+    order, _ = sequence.stream(train.n, 12, 3, 0)
+
+    def peer(X, y):
+        fit = LogisticRegression(C=1 / (1e-3 * len(y)), solver="newton-cholesky", tol=1e-12, max_iter=200)
+        fit.fit(X.astype(np.float64), y)
+        return np.append(fit.coef_[0], fit.intercept_)
+
+    stay = np.setdiff1d(np.arange(train.n), order.ravel())
+    change = np.linalg.norm(peer(train.X, train.y) - peer(train.X[stay], train.y[stay]))
+    assert at(found, "nothing", 12)["drift"] == pytest.approx(change, rel=1e-5)
+    assert at(found, "l2ul", 12)["change"] == pytest.approx(change, rel=1e-5)
+
+
+def test_reanchoring_removes_the_drift(records):
+    anchored = [at(records[2], "l2ul-reanchored", k) for k in (2, 5, 10, 12)]
+    assert [r["reanchored"] for r in anchored] == [0, 1, 2, 2]
+    assert anchored[1]["rho"] < 1e-6  # five requests, then trained to the optimum
+    assert 0 < anchored[3]["rho"] < at(records[2], "l2ul", 12)["rho"]
+    assert anchored[0]["reanchor_seconds"] is None
+    assert anchored[1]["reanchor_seconds"] > 0
+    assert anchored[0]["drift"] == pytest.approx(at(records[2], "l2ul", 2)["drift"], rel=1e-6)
+
+
+def test_mlp_stream(tmp_path):
+    numbers = {"lr": (), "mlp": ("magic",), "rows": {"mlp": 800}, "m": 60, "s": 300, "anchor_rows": 200, "requests": 3}
+    setting = tiny(tmp_path, "sequence", **numbers, r={"mlp": (1,)}, every=2, seeds={"mlp": 1})
+    _, found = run(sequence, setting, tmp_path / "run")
+    assert {r["method"] for r in found} == {"nothing", "retrain", "l2ul", "l2ul-reanchored", "l2ul-learned"}
+    assert at(found, "l2ul", 3)["rho"] < 1
+    assert at(found, "l2ul-reanchored", 2)["rho"] < 1e-4
+
+
+def test_resume_and_figure(records):
+    setting, folder, found = records
+    check_resume(sequence, setting, folder)
+    figure, _, _ = check_figure("sequence", found)
+    assert len(figure.axes) == 3
