@@ -46,7 +46,8 @@ def losses(
     """(n,) log-losses."""
     z = logits(X, theta, h, activation, n_classes)
     z = np.hstack([np.zeros_like(z), z]) if z.shape[1] == 1 else z
-    return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(y)), y]
+    # The true class's logit goes first: subtracted last it would cost a small loss its leading digits.
+    return np.logaddexp.reduce(z - z[np.arange(len(y)), y][:, None], axis=1)
 
 
 def gradients(

@@ -197,15 +197,20 @@ def token() -> str:
 
 
 @contextlib.contextmanager
-def cancelled_on_error(client: Any, futures: Sequence[Any]) -> Iterator[None]:
-    """Cancel what is not done when the block ends early (an error, Ctrl-C); say in one sentence what went wrong."""
+def cancelled_on_error(futures: Sequence[Any]) -> Iterator[None]:
+    """Cancel what is not done when the block ends early (an error, Ctrl-C); say in one sentence what went wrong.
+
+    By letting go of the futures: the scheduler drops tasks that nobody wants. `Client.cancel` would trip over tasks that
+    depend on each other (an assertion in the scheduler ends the client's connection).
+    """
     from distributed import CancelledError, KilledWorker
 
     try:
         yield
     except BaseException as error:
-        with contextlib.suppress(Exception):
-            client.cancel(list(futures), force=True)
+        for future in futures:
+            with contextlib.suppress(Exception):
+                future.release()
         if isinstance(error, KilledWorker):
             raise UserError(
                 "several workers died one after the other in the same task: look at their logs (out of memory?)"
@@ -234,7 +239,7 @@ def map_jobs(
         _alone, todo, function=function, key=[f"l2ul-job-{name}-{i}" for i in range(len(todo))], pure=False
     )
     numbers = {future.key: i for i, future in enumerate(futures)}
-    with cancelled_on_error(client, futures):
+    with cancelled_on_error(futures):
         for future in as_completed(futures, client.loop):
             result = future.result()
             future.release()

@@ -49,7 +49,7 @@ def describe_shards(client: Any, source: Sequence[str | os.PathLike[str]], known
     futures = client.get(graph, list(graph), sync=False)
     found: list[Any] = [None] * len(paths)
     numbers = {future.key: i for i, future in enumerate(futures)}
-    with cancelled_on_error(client, futures):
+    with cancelled_on_error(futures):
         for future, shard in as_completed(futures, client.loop, with_results=True):
             found[numbers[future.key]] = shard
     for before, now in zip(shards, found, strict=False):
@@ -103,7 +103,7 @@ def take_rows(client: Any, manifest: Manifest, ids: ArrayLike) -> NDArray[np.flo
         mine[key] = np.flatnonzero(where == i)
         graph[key] = (_rows, shard.path, shard.checksum, rows[mine[key]])
     futures = client.get(graph, list(graph), sync=False)
-    with cancelled_on_error(client, futures):
+    with cancelled_on_error(futures):
         for key, found in zip(graph, client.gather(futures), strict=True):
             out[mine[key]] = found
     return out
@@ -233,7 +233,7 @@ def _compute(
 
     done, all_rows = 0, sum(rows.values())
     *futures, total = client.get(graph, [*rows, top], sync=False)
-    with cancelled_on_error(client, [*futures, total]):
+    with cancelled_on_error([*futures, total]):
         for future in as_completed([*futures, total], client.loop):
             if future.status == "error" or future.key == top:
                 result = future.result()

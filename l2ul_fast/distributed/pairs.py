@@ -140,7 +140,7 @@ class PairPool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            with cancelled_on_error(self.client, [*self.futures.values(), self.held]):
+            with cancelled_on_error([*self.futures.values(), self.held]):
                 raise error
 
 
@@ -173,7 +173,7 @@ def full_fits(
     ]
     results: dict[str, Any] = {}
     done = 0
-    with cancelled_on_error(client, [*futures, held]):
+    with cancelled_on_error([*futures, held]):
         for future, result in as_completed(futures, client.loop, with_results=True):
             results[future.key] = result
             done += len(result[0])
