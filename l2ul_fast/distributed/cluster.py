@@ -200,8 +200,8 @@ def token() -> str:
 def cancelled_on_error(futures: Sequence[Any]) -> Iterator[None]:
     """Cancel what is not done when the block ends early (an error, Ctrl-C); say in one sentence what went wrong.
 
-    By letting go of the futures: the scheduler drops tasks that nobody wants. `Client.cancel` would trip over tasks that
-    depend on each other (an assertion in the scheduler ends the client's connection).
+    By letting go of the futures: the scheduler drops tasks that nobody wants. `Client.cancel` would trip over tasks
+    that depend on each other (an assertion in the scheduler ends the client's connection).
     """
     from distributed import CancelledError, KilledWorker
 
