@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,22 +47,34 @@ class Arena:
         self.dataset, self.label, self.train, self.test = dataset, label, train, first(test, TEST_ROWS)
         self.kind, self.seed, self.m = model, seed, m
         self._ready: dict[str, Contender] = {}
-        self.eligible = np.arange(len(train.X))
-        if model == "lr":
-            self.model: Any = LogisticModel(train.d, len(train.classes), LAM)
-        else:  # L2UL's fit settles anchor and mu: A for everybody
-            u = self["l2ul"].u  # type: ignore[attr-defined]
-            self.model = u.model
-            rows = getattr(u.step, "anchor_rows", np.empty(0, np.int64))
-            self.eligible = np.setdiff1d(self.eligible, rows)
-        self.trained = Trained(self.model, train)
+
+    @cached_property
+    def _settled(self) -> tuple[Any, Ids]:
+        """(A for everybody, the rows that requests may name)."""
+        rows = np.arange(len(self.train.X))
+        if self.kind == "lr":
+            return LogisticModel(self.train.d, len(self.train.classes), LAM), rows
+        u = self["l2ul"].u  # type: ignore[attr-defined] # its fit settles anchor and mu
+        return u.model, np.setdiff1d(rows, getattr(u.step, "anchor_rows", np.empty(0, np.int64)))
+
+    @property
+    def model(self) -> Any:
+        return self._settled[0]
+
+    @property
+    def eligible(self) -> Ids:
+        return self._settled[1]
+
+    @cached_property
+    def trained(self) -> Trained:
+        return Trained(self.model, self.train)
 
     def __getitem__(self, name: str) -> Contender:
         if name not in self._ready:
             made = contender(name, self.m)
             made.prepare(self.train, self.kind if isinstance(made, Unlearner) else self.trained, self.seed)
+            self._ready[name] = made  # before its first request, which asks L2UL for the rows it may name
             made.answer(self.request("random", 3, -1, 0))  # loads its kernels
-            self._ready[name] = made
         return self._ready[name]
 
     def request(self, kind: str, r: int, run: int, turn: int) -> Ids:
