@@ -122,7 +122,7 @@ class ArrayTable:
             yield self.X[part], self.y[part], (~self._hidden[part]).astype(np.float64) if hidden else None  # type: ignore[index]
 
     def take(self, ids: NDArray[np.int64]) -> Block:
-        return self.X[ids], self.y[ids]
+        return self.X.take(ids, axis=0), self.y.take(ids)
 
     def ids(self) -> NDArray[np.int64]:
         return np.arange(len(self.X)) if self._hidden is None else np.flatnonzero(~self._hidden)

@@ -7,6 +7,7 @@ not depend on the number of threads.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numba
@@ -34,7 +35,10 @@ BLOCK = 64
 
 
 class Engine(NamedTuple):
-    """Rows, model and scratch memory, as the kernels see them. weights (N,) or (0,) go by row, ids (n,) by visit."""
+    """Rows, model and scratch memory, as the kernels see them. weights (N,) or (0,) go by row, ids (n,) by visit.
+
+    plain: visit i is row i, so that labels and weights can be read as they lie.
+    """
 
     kind: int
     load: int
@@ -44,6 +48,8 @@ class Engine(NamedTuple):
     y: NDArray[np.uint8]
     weights: NDArray[np.float64]
     ids: NDArray[np.int64]
+    plain: int
+    rows: NDArray[np.int64]
     d: int  # the fields of a Shape: parallel loops cannot pass a tuple in a tuple
     h: int
     o: int
@@ -65,8 +71,12 @@ def _errors(kind: int, values: Any, o: int, last: int) -> None:
     """Scores values[:o] -> weighted derivatives of the rows' losses; values[o:] hold labels, weights and scratch."""
     labels, weight, spare, end = values[o], values[o + 1], values[o + 2], np.uint64(last)
     if kind == LOGISTIC:
-        residuals(values[0], labels, 0, last, values[0], spare)
-    elif kind == SQUARES:
+        slope = values[o + 3]  # into the scores' own place it would run row by row
+        residuals(values[0], labels, 0, last, slope, spare)
+        for i in range(end):
+            values[0, i] = slope[i] * weight[i]
+        return
+    if kind == SQUARES:
         for i in range(end):
             values[0, i] -= labels[i]
     else:
@@ -99,11 +109,21 @@ def _linear_chunk(E: Any, slot: int, lo: int, hi: int, P: Any, g: int) -> None:
     for first in range(lo, hi, TILE):
         n = min(TILE, hi - first)
         last = -(-n // PAD) * PAD
-        gather_rows(E.at, E.itemsize, E.d, E.ids, first, first + n, columns)
-        for i in range(n):
-            row = E.ids[first + i]
-            labels[i] = E.y[row]
-            weight[i] = E.weights[row] if len(E.weights) else 1.0
+        if E.plain and len(E.weights):
+            from_row, rows = np.uint64(first), E.rows[slot]  # E.ids would be one more array to read
+            for i in range(np.uint64(n)):
+                rows[i] = from_row + i
+            gather_rows(E.at, E.itemsize, E.d, rows, 0, n, columns)
+            for i in range(np.uint64(n)):
+                labels[i] = E.y[from_row + i]
+            for i in range(np.uint64(n)):
+                weight[i] = E.weights[from_row + i]
+        else:
+            gather_rows(E.at, E.itemsize, E.d, E.ids, first, first + n, columns)
+            for i in range(n):
+                row = E.ids[first + i]
+                labels[i] = E.y[row]
+                weight[i] = E.weights[row] if len(E.weights) else 1.0
         for i in range(n, last):
             labels[i] = 0.0
             weight[i] = 0.0
@@ -198,6 +218,7 @@ class Padding(NamedTuple):
     lay: Layout | None
 
 
+@lru_cache(maxsize=64)
 def padding(kind: str, d: int, n_classes: int, h: int, activation: str) -> Padding:
     """The padding of a model: "lr" (binary or softmax), "squares" (one output, least squares) or "mlp"."""
     if kind not in KINDS:
@@ -217,7 +238,7 @@ def padding(kind: str, d: int, n_classes: int, h: int, activation: str) -> Paddi
 
 def engine(
     pad: Padding, X: NDArray[Any], y: NDArray[np.uint8], weights: NDArray[np.float64], ids: NDArray[np.int64],
-    largest: int, workers: int,
+    plain: bool, largest: int, workers: int,
 ) -> Engine:  # fmt: skip
     """Scratch for batches of at most `largest` visits around the rows X (N, d), y (N,)."""
     chunks = max(1, -(-largest // CHUNK))
@@ -230,9 +251,9 @@ def engine(
         S = np.zeros(step * workers)
     else:
         columns = np.zeros((workers, pad.width, padded(TILE)))
-        values = np.zeros((workers, pad.shape.o + 3, padded(TILE)))
+        values = np.zeros((workers, pad.shape.o + 4, padded(TILE)))
     made = Engine(
-        pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, *pad.shape, pad.width, S, step, columns,
-        values, np.zeros(chunks * pad.size), workers, 0,
+        pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, int(plain), np.zeros((workers, TILE), np.int64), *pad.shape,
+        pad.width, S, step, columns, values, np.zeros(chunks * pad.size), workers, 0,
     )  # fmt: skip
     return made._replace(sum=_address(made))

@@ -2,12 +2,13 @@
 
 Works for logistic regression ("lr"; theta as in logistic.py and softmax.py), least squares ("squares", theta and labels
 as binary logistic regression) and the MLP ("mlp", theta as in mlp.py), in float64. A run is given as `ids`, the rows
-batch by batch, `starts` (batches + 1), and `order` (T,), the batch of every step. The objective is the mean loss of a
+batch by batch (None: as they lie), `starts` (batches + 1), and `order` (T,), the batch of every step. The objective is the mean loss of a
 batch + sum_k lam_k (theta_k - centre_k)^2 / 2. Results are bit-identical for every number of threads.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numba
@@ -49,18 +50,44 @@ class Replay(NamedTuple):
     trace: Trace | None
 
 
-def check_batches(ids: ArrayLike, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ids, Ids, Ids]:
-    """ids (k,) in 0 .. n - 1, starts (batches + 1,) ascending from 0 to k, order (T,) in 0 .. batches - 1, as int64."""
-    ids, starts, order = (readable(a, np.int64) for a in (ids, starts, order))
-    if ids.ndim != 1 or starts.ndim != 1 or order.ndim != 1 or len(starts) < 1:
-        raise ValueError("ids, starts and order must have one dimension, starts at least one entry")
-    if ids.size and not (ids.min() >= 0 and ids.max() < n):
-        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
-    if starts[0] != 0 or starts[-1] != len(ids) or (np.diff(starts) < 0).any():
-        raise ValueError(f"starts must ascend from 0 to {len(ids)}, the number of ids")
+def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ids | None, Ids, Ids]:
+    """ids (k,) in 0 .. n - 1, starts (batches + 1,) ascending from 0 to k, order (T,) in 0 .. batches - 1, as int64.
+
+    Without ids the last of starts may be any number of rows.
+    """
+    starts, order = readable(starts, np.int64), readable(order, np.int64)
+    if starts.ndim != 1 or order.ndim != 1 or len(starts) < 1:
+        raise ValueError("starts and order must have one dimension, starts at least one entry")
+    if ids is not None:
+        ids = readable(ids, np.int64)
+        if ids.ndim != 1:
+            raise ValueError("ids must have one dimension")
+        if ids.size and ids.view(np.uint64).max() >= n:  # negative ones are huge as unsigned
+            raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
+    end = min(int(starts[-1]), n) if ids is None else len(ids)
+    if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
+        raise ValueError(f"starts must ascend from 0 to {end}, the number of ids or rows")
     if order.size and not (order.min() >= 0 and order.max() < len(starts) - 1):
         raise ValueError(f"order must name batches in 0..{len(starts) - 2}, found {order.min()}..{order.max()}")
     return ids, starts, order
+
+
+def check_rates(rates: ArrayLike, steps: int) -> Float:
+    """rates (steps,), or one number for all steps."""
+    rates = readable(rates, np.float64)
+    if rates.shape not in ((), (1,), (steps,)):
+        raise ValueError(f"rates must be one number or have shape ({steps},), got {rates.shape}")
+    return rates if rates.shape == (steps,) else np.full(steps, rates.item())
+
+
+def batch_weights(weights: Float, ids: Ids | None, starts: Ids) -> Float:
+    """(batches,) sum of the rows' weights in every batch."""
+    sums = np.zeros(len(starts) - 1)
+    some = np.flatnonzero(np.diff(starts))
+    if some.size:
+        by_visit = weights[: starts[-1]] if ids is None else weights[ids]
+        sums[some] = np.add.reduceat(by_visit, starts[some])
+    return sums
 
 
 class Descent:
@@ -105,15 +132,21 @@ class Descent:
             raise ValueError(f"weights must have shape ({len(self.X)},), one for every row of X, got {weights.shape}")
         return weights
 
-    def _engine(self, ids: Ids, starts: Ids, weights: Float, workers: int | None, largest: int = 0) -> Engine:
+    @cached_property
+    def _all(self) -> Ids:
+        """The row of every visit when rows are taken as they lie."""
+        return np.arange(len(self.X))
+
+    def _engine(self, ids: Ids | None, starts: Ids, weights: Float, workers: int | None, largest: int = 0) -> Engine:
         largest = max(largest, int(np.diff(starts).max(initial=0)))
         count = numba.get_num_threads() if workers is None else workers
-        return engine(self.pad, self.X, self.y, weights, ids, largest, count)
+        visits = self._all if ids is None else ids
+        return engine(self.pad, self.X, self.y, weights, visits, ids is None, largest, count)
 
     def train(
         self,
         start: ArrayLike,
-        ids: ArrayLike,
+        ids: ArrayLike | None,
         starts: ArrayLike,
         order: ArrayLike,
         rates: ArrayLike,
@@ -135,20 +168,17 @@ class Descent:
         ids, starts, order = check_batches(ids, starts, order, len(self.X))
         u = self._padded(start, "start")
         steps = len(order)
-        rates = readable(np.broadcast_to(np.asarray(rates, np.float64), (steps,)), np.float64)
+        rates = check_rates(rates, steps)
         factors = self._weights(weights)
-        sums = np.diff(starts).astype(np.float64)
-        if weights is not None:
-            cumulated = np.concatenate([[0.0], np.cumsum(factors[ids])])
-            sums = cumulated[starts[1:]] - cumulated[starts[:-1]]
+        sums = np.diff(starts).astype(np.float64) if weights is None else batch_weights(factors, ids, starts)
         if (sums < 0).any():
             raise ValueError("the weights of a batch must not sum to less than zero")
         scales = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0) * keep
         ranges = readable(np.empty((0, 2)) if extra is None else extra, np.int64)
         if ranges.shape != (steps if extra is not None else 0, 2):
             raise ValueError(f"extra must have shape ({steps}, 2), got {ranges.shape}")
-        if ranges.size and not (ranges.min() >= 0 and ranges.max() <= len(ids)):
-            raise ValueError(f"extra must name ranges of the {len(ids)} ids")
+        if ranges.size and not (ranges.min() >= 0 and ranges.max() <= starts[-1]):
+            raise ValueError(f"extra must name ranges of the {starts[-1]} ids")
         lengths = ranges[:, 1] - ranges[:, 0]
         more = np.divide(extra_weight, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
         E = self._engine(ids, starts, factors, workers, int(lengths.max(initial=0)))
@@ -167,7 +197,7 @@ class Descent:
         self,
         trace: Trace,
         forget: ArrayLike,
-        ids: ArrayLike,
+        ids: ArrayLike | None,
         starts: ArrayLike,
         order: ArrayLike,
         rates: ArrayLike,
@@ -194,10 +224,10 @@ class Descent:
         steps, size, m = len(order), self.pad.size, memory
         if trace.W.shape != (steps, size) or trace.G.shape != (steps, size):
             raise ValueError(f"the trace must have {steps} steps, got {len(trace.W)}")
-        rates = readable(np.broadcast_to(np.asarray(rates, np.float64), (steps,)), np.float64)
+        rates = check_rates(rates, steps)
         factors, places = self._weights(weights), readable(forget, np.int64)
-        gone = ids[places]
-        full = np.add.reduceat(np.append(factors[ids], 0.0), starts[:-1]).astype(np.int64) * (np.diff(starts) > 0)
+        gone = places if ids is None else ids[places]
+        full = batch_weights(factors, ids, starts).astype(np.int64)
         bounds = np.searchsorted(places, starts).astype(np.int64)
         curvature = np.zeros((0, 0))
         if hessian is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_strength, steepest
-from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, orders, places_of, row_order
+from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.sgd import Trace
@@ -56,7 +56,7 @@ class DeltaGrad(Baseline):
         assert isinstance(table, ArrayTable)
         rows = row_order(table, self.seed)
         self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
-        self.starts = self._deal.edges(self.recipe.batch)
+        self.starts = edges(len(rows), self.recipe.batch)
         self.order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
         self._options: dict[str, Any] = {
             "memory": self.memory,
@@ -68,7 +68,7 @@ class DeltaGrad(Baseline):
         self._descent = descent(self._deal.X, self._deal.y, self.model)
         start = self.recipe.start(self.model, self.seed)
         self.trace = self._descent.train(
-            start, self._deal.places, self.starts, self.order, self.recipe.rate, weights=self._deal.weights, trace=True
+            start, None, self.starts, self.order, self.recipe.rate, weights=self._deal.weights, trace=True
         )
         self.theta = self.trace.theta
 
@@ -84,7 +84,7 @@ class DeltaGrad(Baseline):
         done = self._descent.replay(
             self.trace,
             places,
-            self._deal.places,
+            None,
             self.starts,
             self.order,
             self.recipe.rate,
@@ -104,9 +104,7 @@ class DeltaGrad(Baseline):
         """theta of the same run replayed with exact gradients throughout: what the answer approximates."""
         weights = self._deal.without(self._place[self._ids(forget)])
         start = self.recipe.start(self.model, self.seed)
-        return self._descent.train(
-            start, self._deal.places, self.starts, self.order, self.recipe.rate, weights=weights
-        ).theta
+        return self._descent.train(start, None, self.starts, self.order, self.recipe.rate, weights=weights).theta
 
     def _arrays(self) -> list[NDArray[Any]]:
         kept: Trace = self.trace

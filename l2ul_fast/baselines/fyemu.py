@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
-from l2ul_fast.baselines.minibatch import Deal, Recipe, train_rows
+from l2ul_fast.baselines.minibatch import Recipe, descent, train_visits
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.sgd import error_noise
@@ -64,6 +64,7 @@ class Fyemu(Baseline):
         self.theta = self.model.fit(self.table, tol=self.tol).theta
         order = np.random.default_rng([self.seed, 18]).permutation(self.table.ids())
         self._pools = [order[self.table.y[order] == c] for c in range(self.model.n_classes)]
+        self._marks = np.zeros(len(self.table.X), bool)  # scratch: the rows of a request, while it is looked at
 
     def make_noise(self, labels: NDArray[Any]) -> tuple[Vector, Vector]:
         """(rows (k, d), their losses (k, steps + 1)) for these labels, against the present theta."""
@@ -86,10 +87,12 @@ class Fyemu(Baseline):
         assert isinstance(self.table, ArrayTable)
         skip = np.unique(self.table.y[ids]).tolist() if self.level == "class" else []
         parts = []
+        self._marks[ids] = True
         for c, pool in enumerate(self._pools):
             if c not in skip:
                 first = pool[: self.retain_per_class + len(ids)]
-                parts.append(first[~np.isin(first, ids)][: self.retain_per_class])
+                parts.append(first[~self._marks[first]][: self.retain_per_class])
+        self._marks[ids] = False
         return np.concatenate(parts) if parts else ids[:0]
 
     def _outcome(self, ids: Ids) -> Outcome:
@@ -103,14 +106,16 @@ class Fyemu(Baseline):
             first = np.arange(len(labels)) % self.noise_rows < PUBLISHED_ROWS
             noise, labels = noise[first], np.zeros(int(first.sum()), np.int64)
         X_keep, y_keep = self.table.take(keep)
-        noise_X = np.tile(noise.astype(X_keep.dtype), (self.copies, 1))
-        noise_y = np.tile(labels, self.copies).astype(np.uint8)
-        X, y = np.concatenate([noise_X, X_keep]), np.concatenate([noise_y, y_keep])
-        mixed, theta, steps = ArrayTable(X, y, self.table.classes), self.theta, []
-        everything = np.random.default_rng([self.seed, 19]).permutation(len(X))
-        retained = np.arange(len(noise_X), len(X))
-        for rows, recipe, stage in ((everything, self.impair, 0), (retained, self.repair, 1)):
-            theta, done = train_rows(Deal(mixed, rows), self.model, theta, recipe, [self.seed, stage])
+        k, theta, steps = len(noise), self.theta, []
+        run = descent(
+            np.concatenate([noise.astype(X_keep.dtype), X_keep]), np.concatenate([labels.astype(np.uint8), y_keep]),
+            self.model,
+        )  # fmt: skip
+        every = np.random.default_rng([self.seed, 19]).permutation(self.copies * k + len(keep))
+        copies = every < self.copies * k  # a copy of a noise row is one more visit to it
+        mixed = np.where(copies, every % max(k, 1), every - (self.copies - 1) * k)
+        for visits, recipe, stage in ((mixed, self.impair, 0), (np.arange(k, k + len(keep)), self.repair, 1)):
+            theta, done = train_visits(run, visits, len(visits), theta, recipe, [self.seed, stage])
             steps.append(done)
         facts = {
             "noise_rows": len(noise), "retain_rows": len(keep), "impair_steps": steps[0], "repair_steps": steps[1],

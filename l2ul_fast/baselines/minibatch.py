@@ -86,12 +86,6 @@ class Deal:
         else:
             self.X[there], self.y[there] = table.X[order[there]], table.y[order[there]]
         self.weights = there.astype(np.float64)
-        self.places = np.arange(len(order))
-
-    def edges(self, batch: int, end: int | None = None) -> Ids:
-        """starts (batches + 1,) of the batches of the first `end` places (all)."""
-        end = len(self.y) if end is None else end
-        return np.append(np.arange(0, end, batch), end)
 
     def without(self, places: Ids) -> Vector:
         """The weights when the rows at these places are gone."""
@@ -105,7 +99,7 @@ class Deal:
         self.X[places], self.y[places] = 0, 0
 
     def arrays(self) -> list[NDArray[Any]]:
-        return [self.X, self.y, self.weights, self.places]
+        return [self.X, self.y, self.weights]
 
 
 def places_of(order: Ids, total: int) -> Ids:
@@ -121,18 +115,30 @@ def orders(batches: int, epochs: int, seed: Any) -> Ids:
     return rng.permuted(np.tile(np.arange(batches), (epochs, 1)), axis=1).ravel()
 
 
+def edges(count: int, batch: int) -> Ids:
+    """starts (batches + 1,) of the batches of `count` visits."""
+    return np.append(np.arange(0, count, batch), count)
+
+
 def train_rows(
     rows: Deal, model: Any, start: Vector, recipe: Recipe, seed: Any, weights: Vector | None = None,
     end: int | None = None, workers: int | None = None,
 ) -> tuple[Vector, int]:  # fmt: skip
     """(theta, steps) after training on dealt rows (those up to place `end`) from start (p,)."""
-    starts = rows.edges(recipe.batch, end)
-    order = orders(len(starts) - 1, recipe.epochs, [12, *np.atleast_1d(seed)])
-    run = descent(rows.X, rows.y, model).train(
-        start, rows.places[: starts[-1]], starts, order, recipe.rates(len(order)), adam=recipe.adam,
-        weights=rows.weights if weights is None else weights, workers=workers,
-    )  # fmt: skip
-    return run.theta, len(order)
+    weights, end = rows.weights if weights is None else weights, len(rows.y) if end is None else end
+    return train_visits(descent(rows.X, rows.y, model), None, end, start, recipe, seed, weights, workers)
+
+
+def train_visits(
+    run: Descent, visits: Ids | None, count: int, start: Vector, recipe: Recipe, seed: Any,
+    weights: Vector | None = None, workers: int | None = None,
+) -> tuple[Vector, int]:  # fmt: skip
+    """(theta, steps) after training on `count` visits (count,) to rows, or on the first rows as they lie."""
+    starts = edges(count, recipe.batch)
+    order = orders(len(starts) - 1, recipe.epochs, [12, *seed] if isinstance(seed, list) else [12, seed])
+    rates = recipe.rates(len(order))
+    done = run.train(start, visits, starts, order, rates, adam=recipe.adam, weights=weights, workers=workers)
+    return done.theta, len(order)
 
 
 def few_rows(table: Table, seed: int, limit: int = START_ROWS) -> ArrayTable:

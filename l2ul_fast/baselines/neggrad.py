@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome
-from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, orders, places_of, row_order
+from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
 
@@ -33,7 +33,7 @@ class NegGrad(Baseline):
         self.theta = self.model.fit(self.table, tol=self.tol).theta
         order = row_order(self.table, self.seed)
         self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
-        self._starts = self._deal.edges(self.recipe.batch)
+        self._starts = edges(len(order), self.recipe.batch)
         self._descent = descent(self._deal.X, self._deal.y, self.model)
 
     def _outcome(self, ids: Ids) -> Outcome:
@@ -43,8 +43,8 @@ class NegGrad(Baseline):
         order = orders(len(self._starts) - 1, self.recipe.epochs, [12, self.seed])
         first = np.arange(len(order)) % -(-len(ids) // batch) * batch
         # visits of the forgotten rows stand behind all others, where only `extra` reaches them
-        away = len(deal.places) + np.stack([first, np.minimum(first + batch, len(ids))], axis=1)
-        visits = np.concatenate([deal.places, places])
+        away = len(deal.y) + np.stack([first, np.minimum(first + batch, len(ids))], axis=1)
+        visits = np.concatenate([np.arange(len(deal.y)), places])
         run = self._descent.train(
             self.theta, visits, np.append(self._starts, len(visits)), order, self.recipe.rates(len(order)),
             adam=self.recipe.adam, weights=deal.without(places), extra=away, extra_weight=-(1 - self.keep),
