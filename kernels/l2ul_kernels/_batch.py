@@ -253,7 +253,8 @@ def engine(
         columns = np.zeros((workers, pad.width, padded(TILE)))
         values = np.zeros((workers, pad.shape.o + 4, padded(TILE)))
     made = Engine(
-        pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, int(plain), np.zeros((workers, TILE), np.int64), *pad.shape,
-        pad.width, S, step, columns, values, np.zeros(chunks * pad.size), workers, 0,
+        pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, int(plain),
+        np.zeros((workers, TILE), np.int64), *pad.shape, pad.width, S, step, columns, values,
+        np.zeros(chunks * pad.size), workers, 0,
     )  # fmt: skip
     return made._replace(sum=_address(made))

@@ -29,8 +29,8 @@ def rows(records: list[Record]) -> list[tuple[str, str, str, str, str]]:
                  f"ours is {r['ratio']:.1f}x faster" if goal else "", f">= {goal:g}x" if goal else "", verdict)
             )  # fmt: skip
     found += [
-        (f"{r['method']} {r['model']}, {r['n']:,} x {r['d']}, r = {r.get('r', 100)}: over its own arithmetic", seconds_text(r["seconds"]),
-         f"{number_text(100 * r['overhead'])} %", f"<= {100 * OVERHEAD:g} %",
+        (f"{r['method']} {r['model']}, {r['n']:,} x {r['d']}, r = {r.get('r', 100)}: over its own arithmetic",
+         seconds_text(r["seconds"]), f"{number_text(100 * r['overhead'])} %", f"<= {100 * OVERHEAD:g} %",
          "ok" if r["overhead"] <= OVERHEAD else "missed")
         for r in pick(records, part="speed overhead")
     ]  # fmt: skip
