@@ -11,7 +11,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +174,24 @@ def _check(found: Any, expected: Any) -> None:
         raise UserError("the workers' counts are not those of one process: this is a defect, please report it")
 
 
+@lru_cache(maxsize=1)
+def _opened(paths: tuple[str, ...]) -> tuple[FileTable, Any]:
+    table = FileTable(list(paths), "train")
+    return table, labels_of(table)
+
+
+def _pairs_apart(model: Any, paths: tuple[str, ...], m: int, s: int, seed: int) -> int:
+    """m pairs drawn, read and fitted by one process on one thread; how many were accepted."""
+    with threads(1):
+        return len(subset_pairs(model, *_opened(paths), m, s, seed))
+
+
 def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0) -> Iterator[Record]:
-    """Making training pairs: one process with one thread, and k one-thread workers."""
+    """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
+
+    Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is the
+    machine's (memory, shared caches), not Dask's.
+    """
     table = FileTable(paths, "train")
     labels = labels_of(table)
     for name, (m, s) in PAIRS.items():
@@ -198,15 +214,25 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
 
             calls: dict[str, Callable[[], object]] = {"one process": here}
             calls |= {f"workers {k}": partial(there, k) for k in clients}
+
+            def apart(k: int, model: Any = model, m: int = m, s: int = s) -> None:
+                jobs = [(model, tuple(paths), m // k, s, seed) for seed in range(k)]
+                client = clients[k]
+                client.gather(
+                    [client.submit(_pairs_apart, *job, pure=False, workers=[address])
+                     for job, address in zip(jobs, client.scheduler_info()["workers"], strict=True)]
+                )  # fmt: skip
+
+            calls |= {f"apart {k}": partial(apart, k) for k in clients if k > 1}
             for call in calls.values():
                 call()
             times = interleave(calls, repeats, pause=0.05)
         alone = times["one process"].median
         for method, taken in times.items():
-            k = int(method.split()[1]) if method != "one process" else 1
+            what, k = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
             yield {
                 "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n,
-                "d": table.d, "model": name, "m": m, "s": s, "method": method.split()[0] if k > 1 else method,
+                "d": table.d, "model": name, "m": m, "s": s, "method": what,
                 "workers": 0 if method == "one process" else k, "threads": k, "wall_seconds": taken.median,
                 "spread": taken.spread, "efficiency": alone / (k * taken.median),
             }  # fmt: skip
