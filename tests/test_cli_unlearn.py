@@ -53,6 +53,16 @@ def fitted(tmp_path_factory):
     return path, folder / "u"
 
 
+def test_plain_training_prints_its_noise_floor(fitted, tmp_path):
+    options = ("--model", "mlp", "--m", 20, "--s", 300, "--t", 20, "--anchor-rows")
+    code, out, err = run("fit", fitted[0], "--out", tmp_path / "plain", *options, 0)
+    assert code == 0, err
+    assert "noise floor: training from another start answers" in out
+    code, out, err = run("fit", fitted[0], "--out", tmp_path / "anchored", *options, 500, "--json")
+    assert code == 0, err
+    assert json.loads(out)["noise_floor"] == 0
+
+
 @pytest.fixture
 def directory(fitted, tmp_path):
     return shutil.copytree(fitted[1], tmp_path / "u")

@@ -185,6 +185,9 @@ def test_training_without_an_anchor():
     assert type(u.step) is LinearStep
     assert u.model.anchor is None
     assert np.mean(u.predict(X) == Y) > 0.65
+    other = u.model.fit((X, LABELS), seed=u.params["random_state"] + 1, tol=1e-6).theta
+    differ = np.mean(u.model.predict(other, X) != u.model.predict(u.theta, X))
+    assert u.noise_floor() == differ > 0
     before = u.theta
     result = u.unlearn(np.arange(20))
     assert not np.array_equal(result.theta, before)

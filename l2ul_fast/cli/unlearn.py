@@ -50,6 +50,9 @@ def fit(
     m: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 1000,
     s: Annotated[int | None, typer.Option(min=20, help="Rows per pair; default by the size of the data.")] = None,
     hidden: Annotated[int, typer.Option(min=1, help="Hidden units of the MLP.")] = 10,
+    anchor_rows: Annotated[
+        int | None, typer.Option(min=0, help="Anchor rows of the MLP (default: a fifth); 0: plain training.")
+    ] = None,
     robust: Annotated[bool, typer.Option("--robust", help="Train for large and structured requests too.")] = False,
     network: Annotated[bool, typer.Option("--network", help="Try a correction network on top.")] = False,
     part: Annotated[Literal["train", "all"], typer.Option(help="Rows to train on.")] = "train",
@@ -67,17 +70,20 @@ def fit(
         refuse_foreign(out)
         unlearner = L2UL(
             model, head=head, prior=prior, lam=lam, psi=psi, t=t, m=m, s=s, hidden=hidden, robust=robust,
-            network=network, random_state=seed,
+            network=network, anchor_rows=anchor_rows, random_state=seed,
         )  # fmt: skip
         with _client(scheduler, workers) as client, progress_bar() as bar:
             unlearner.fit(file, part=part, progress=shower(bar), client=client)
         unlearner.save(out)
-        facts = _facts(unlearner) | {"out": str(out), "report": unlearner.report_}
+        floor = unlearner.noise_floor()
+        facts = _facts(unlearner) | {"out": str(out), "report": unlearner.report_, "noise_floor": floor}
         if as_json:
             print(json.dumps(facts))
             return
         seconds = unlearner.report_["fit_seconds"]
         typer.echo(f"{model} on {unlearner.n} rows ({unlearner.label}) x {unlearner.d}, fitted in {seconds:.1f} s")
+        if floor > 0:
+            typer.echo(f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)")
         typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
 
 

@@ -27,6 +27,8 @@ SUBSET_MLP = 3000
 ANCHOR_ROWS = (4000, 20_000)
 #: Full pairs are trained on at most this many rows.
 PAIR_ROWS = 100_000
+#: Rows that the noise floor of plain training is measured on.
+FLOOR_ROWS = 20_000
 #: W is kept in float32 from this size on: a request then reads half the bytes.
 SINGLE = 100
 
@@ -179,6 +181,17 @@ def refresh(u: L2UL, done: dict[str, Any], reanchor: bool, report: Report) -> No
         u.learned = fresh
         done["head"] = "new pairs on the rows that stay"
     step.W = np.ascontiguousarray(W, step.W.dtype)
+
+
+def noise_floor(u: L2UL) -> float:
+    """Share of the rows (FLOOR_ROWS at most) that the same training from another start answers otherwise."""
+    table = u.retained()
+    other = u.model.fit(table, seed=u.params["random_state"] + 1, tol=1e-6, curvature=False).theta
+    ids = table.ids()
+    if ids.size > FLOOR_ROWS:
+        ids = np.sort(np.random.default_rng(u.params["random_state"]).choice(ids, FLOOR_ROWS, replace=False))
+    X = table.take(ids)[0]
+    return float((u.model.predict(u.theta, X) != u.model.predict(other, X)).mean())
 
 
 class _At:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
-from l2ul_fast.unlearner import fitting, saving
+from l2ul_fast.unlearner import fitting, fitting_mlp, saving
 from l2ul_fast.unlearner.ledger import entry
 from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
@@ -224,6 +224,13 @@ class L2UL:
         for X, y in table.blocks():
             total += len(X) * self.model.data_gradient(self.theta, X, y)
         return float(np.abs(total / table.n + self.model.penalty_gradient(self.theta)).max())
+
+    def noise_floor(self) -> float:
+        """Share of the rows that one more training from another start answers otherwise; 0 where training is a
+        function of the data (logistic regression, the anchored MLP). Unlearning cannot be judged below it."""
+        if self.params["model"] == "lr" or isinstance(self.step, AnchoredStep):
+            return 0.0
+        return fitting_mlp.noise_floor(self)
 
     def refresh(self, reanchor: bool = False, progress: Progress | None = None) -> dict[str, Any]:
         """Remove what U still knows of forgotten rows: training pairs, partition seeds, the head made from them.
