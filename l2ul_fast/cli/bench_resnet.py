@@ -13,7 +13,7 @@ def resnet(
     profile: Annotated[
         Literal["tiny", "local", "paper"],
         typer.Option(
-            help="tiny: seconds. local: width 16, 10,000 images, 20 minutes on 2 cores. paper: a large machine."
+            help="tiny: seconds. local: width 16, 10,000 images, half an hour on 2 cores. paper: a large machine."
         ),
     ] = "local",
     methods: Annotated[
