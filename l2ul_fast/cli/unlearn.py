@@ -83,7 +83,9 @@ def fit(
         seconds = unlearner.report_["fit_seconds"]
         typer.echo(f"{model} on {unlearner.n} rows ({unlearner.label}) x {unlearner.d}, fitted in {seconds:.1f} s")
         if floor > 0:
-            typer.echo(f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)")
+            typer.echo(
+                f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)"
+            )
         typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
 
 

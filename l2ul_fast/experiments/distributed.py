@@ -189,8 +189,8 @@ def _pairs_apart(model: Any, paths: tuple[str, ...], m: int, s: int, seed: int) 
 def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0) -> Iterator[Record]:
     """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
 
-    Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is the
-    machine's (memory, shared caches), not Dask's.
+    Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
+    the machine's (memory, shared caches), not Dask's.
     """
     table = FileTable(paths, "train")
     labels = labels_of(table)
