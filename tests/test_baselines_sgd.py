@@ -63,6 +63,19 @@ def test_training_is_that_of_the_reference(model, n, count, adam, dtype, seed):
 
 
 @settings(max_examples=25, deadline=None)
+@given(MODELS, st.integers(1, 200), st.integers(0, 12), st.booleans(), st.integers(0, 99))
+def test_a_restart_is_a_second_run_from_where_the_first_ended(model, n, restart, adam, seed):
+    kind, C, activation = model
+    _, _, _, descent, _, _, start, rng = problem(kind, n, 4, C, activation, 0.1, seed)
+    ids, starts, _ = batches_of(rng, n, 3)
+    order, rates = rng.integers(0, 3, 12), rng.uniform(0.01, 0.1, 12)
+    both = descent.train(start, ids, starts, order, rates, adam=adam, restart=restart)
+    first = descent.train(start, ids, starts, order[:restart], rates[:restart], adam=adam)
+    second = descent.train(first.theta, ids, starts, order[restart:], rates[restart:], adam=adam)
+    np.testing.assert_array_equal(both.theta, second.theta)
+
+
+@settings(max_examples=25, deadline=None)
 @given(
     MODELS, st.integers(20, 120), st.integers(1, 4), st.integers(1, 10), st.integers(1, 3), st.integers(0, 6),
     st.integers(1, 4), st.booleans(), st.integers(0, 99),

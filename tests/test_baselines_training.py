@@ -7,7 +7,7 @@ import pytest
 from baselines_data import RidgeModel, blobs, rho, table_of
 
 from l2ul_fast.baselines import DeltaGrad, DescentToDelete, Finetune, Fyemu, NegGrad, Newton, Recipe, Retrain, Sisa
-from l2ul_fast.baselines.minibatch import orders
+from l2ul_fast.baselines.minibatch import descent, orders, train_stages
 from l2ul_fast.baselines.sisa import slice_epochs
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
@@ -274,6 +274,33 @@ def test_fyemu_uses_retained_rows_of_other_classes_only(data):
     rows = prepared(Fyemu(retain_per_class=50), data, LogisticModel(4))._subset(np.arange(100))
     assert len(rows) == 100
     assert rows.min() >= 100
+
+
+@pytest.mark.parametrize("epochs", [(1, 1), (2, 3), (0, 2), (1, 0), (0, 0)])
+@pytest.mark.parametrize("adam", [True, False])
+def test_stages_are_runs_one_after_the_other(data, epochs, adam):
+    """Each with Adam's memory and rates of its own, every epoch in a new order that has each visit once."""
+    model, start = MLPModel(4, h=3), MLPModel(4, h=3).start(1)
+    run = descent(data.X, data.y, model)
+    pools = [np.concatenate([np.arange(90), np.arange(10)]), np.arange(100, 333)]
+    recipes = [Recipe(epochs[0], 32, 0.05, adam), Recipe(epochs[1], 50, 0.01, adam, decay=False)]
+    theta, steps = train_stages(run, list(zip(pools, recipes, strict=True)), start, np.random.default_rng(5))
+    rng, expected, orders_seen = np.random.default_rng(5), start, []
+    for pool, recipe, count in zip(pools, recipes, steps, strict=True):
+        assert count == recipe.epochs * -(-len(pool) // recipe.batch)
+        visits = [rng.permutation(pool) for _ in range(recipe.epochs)]
+        orders_seen += [v.tolist() for v in visits if len(v) == len(pools[1])]
+        starts = [k * len(pool) + lo for k in range(recipe.epochs) for lo in range(0, len(pool), recipe.batch)]
+        starts.append(recipe.epochs * len(pool))
+        flat = np.concatenate([*visits, pool[:0]])
+        expected = run.train(expected, flat, starts, np.arange(count), recipe.rates(count), adam=adam).theta
+    np.testing.assert_array_equal(theta, expected)
+    assert len({tuple(seen) for seen in orders_seen}) == len(orders_seen)
+
+
+def test_fyemu_refuses_two_kinds_of_steps():
+    with pytest.raises(UserError, match="Adam"):
+        Fyemu(impair=Recipe(1, 64, 1e-3), repair=Recipe(1, 64, 1e-3, adam=False))
 
 
 # ------------------------------------------------------------------------------------- fine-tune, NegGrad+ and D2D

@@ -1,5 +1,7 @@
 """The compiled forward against its oracle and against torch; counts of stored rows."""
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -137,6 +139,21 @@ def test_forgetting_keeps_the_base_as_if_computed_anew():
         forward.forget(packed, left[:1], len(left), theta)
         forward._total += cells_sum(w, cells[left[0]])
     np.testing.assert_allclose(forward._total, fresh._total, rtol=1e-11)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), shapes, st.sampled_from([1, 2, 4, 5, 60]), st.integers(1, 33))
+def test_a_move_is_a_forward_and_then_forgetting(seed, shape, r, p):
+    rng, _, packed, _, _, _, forward = direct(seed, *shape, (20, 9), p, n=800)
+    other, left = copy.deepcopy(forward), np.arange(800)
+    for _ in range(3):
+        ids = np.sort(rng.choice(left, r, replace=False))
+        left = np.setdiff1d(left, ids)
+        expected = other(packed, ids, np.empty(p))
+        other.forget(packed, ids, len(left), expected)
+        np.testing.assert_allclose(forward.move(packed, ids, len(left), np.empty(p)), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(forward._total, other._total, rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(forward.net, other.net, rtol=1e-5, atol=1e-6)
 
 
 def cells_sum(w, cells):

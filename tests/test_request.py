@@ -19,6 +19,7 @@ from l2ul_kernels.request import (
     claim,
     erase_rows,
     forget_cells,
+    forget_stored,
     gather,
     gather_mapped,
     leave_classes,
@@ -137,7 +138,16 @@ def test_forget_cells(n, t, psi, seed, data):
     packed, counts = reference.pack_cells(cells, psi), reference.class_counts(cells, y, psi, 3)
     ids = np.arange(n) if data is None else np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)), np.int64)
     expected = oracle.forget_cells(packed, ids, y[ids], psi, counts)
+    both = packed.copy(), counts.copy(), rng.normal(size=(n, 3)), y.copy()
+    kept = both[2].copy()
+    own = both[3][ids[0] : ids[0] + 1] if ids.size == 1 else y[ids]  # may be a part of what is erased
+    forget_stored(both[0], ids, own, lk.bits_per_cell(psi), *both[1:])
+    kept[ids] = 0
+    np.testing.assert_array_equal(both[2], kept)
+    np.testing.assert_array_equal(both[3], np.where(np.isin(np.arange(n), ids), 0, y))
     forget_cells(packed, ids, y[ids], lk.bits_per_cell(psi), counts)
+    np.testing.assert_array_equal(both[0], packed)
+    np.testing.assert_array_equal(both[1], counts)
     np.testing.assert_array_equal(packed, expected[0])
     np.testing.assert_array_equal(counts, expected[1])
     keep = np.setdiff1d(np.arange(n), ids)

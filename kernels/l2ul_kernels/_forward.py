@@ -216,6 +216,25 @@ def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_l
 
 
 @kernel(fastmath=CONTRACT)
+def direct_move(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, net: Any, out: Any) -> None:
+    """direct_forward, then direct_forget with its answer, as one call: cells are looked up once.
+
+    The few weights that leave are summed in float32, then taken from `total` in float64.
+    """
+    t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
+    most = max(len(ids) * t, h1)
+    places, values = np.empty(most, np.int64), np.empty(most, np.float32)
+    sums, gone = np.zeros(h1, np.float32), np.zeros(h1, np.float32)
+    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+    add_rows(memory, 0, h1, places, values, m, gone)
+    _first_layer(net, places, values, m, len(ids), sums)
+    _finish(net, sums, places, values, out)
+    for j in range(h1):
+        total[j] -= gone[j]
+    direct_base(memory, total, n_left, out, net)
+
+
+@kernel(fastmath=CONTRACT)
 def direct_total(counts: Any, sign: int, memory: Any, total: Any, net: Any) -> None:
     """total += sign * W1 of mu_D times counts, 1-d int64 (t psi)."""
     h1 = np.int64(net[2])

@@ -176,19 +176,22 @@ def replay(
 @kernel()
 def train(
     E: Any, F: Any, starts: Any, order: Any, rates: Any, scales: Any, extra: Any, extra_scale: Any, lam: Any,
-    centre: Any, adam: int, u: Any, work: Any, W_out: Any, G_out: Any,
+    centre: Any, adam: int, restart: int, u: Any, work: Any, W_out: Any, G_out: Any,
 ) -> None:  # fmt: skip
-    """u (size,) after gradient steps on the batches order (T,): plain, or Adam's with its usual constants.
+    """u (size,) after gradient steps on the batches order (T,): plain, or Adam's with its usual constants, which
+    begins anew at step `restart`.
 
     The gradient of batch b is scales[b] times its sum (0: no rows, no step); step t adds extra_scale[t] times the sum
     over the visits extra[t, 0]..extra[t, 1] of F if there are `extra`. work (4, size) is scratch.
     """
     g, more, mean, square = work[0], work[1], work[2], work[3]
     left1 = left2 = 1.0
-    for k in range(len(u)):
-        mean[k] = square[k] = 0.0
     for t in range(len(order)):
         b = order[t]
+        if t == 0 or t == restart:
+            left1 = left2 = 1.0
+            for k in range(len(u)):
+                mean[k] = square[k] = 0.0
         if len(W_out):
             for k in range(len(u)):
                 W_out[t, k], G_out[t, k] = u[k], 0.0

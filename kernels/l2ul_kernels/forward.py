@@ -19,6 +19,7 @@ from l2ul_kernels._forward import (
     direct_base,
     direct_forget,
     direct_forward,
+    direct_move,
     direct_total,
 )
 from l2ul_kernels._jit import ensure_compiled
@@ -146,6 +147,17 @@ class DirectForward(_Network):
             return out
         return self.from_counts(self._count(packed, ids, ids, 1, bits or self.bits), len(ids), out)
 
+    def move(
+        self, packed: NDArray[np.uint8], ids: NDArray[np.int64], n_left: int, out: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """theta' into out (p,), and `forget` with it."""
+        if len(ids) <= FEW:
+            direct_move(packed, ids, self.bits, self._memory, self._total, n_left, self.net, out)
+        else:
+            self(packed, ids, out)
+            self.forget(packed, ids, n_left, out)
+        return out
+
     def from_counts(self, counts: NDArray[np.int64], r: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
         """The same for rows whose counts (t, psi) are known."""
         _run_counts(_flat(counts), r, NOTHING, 0.0, self.net, out)
@@ -162,6 +174,9 @@ class DirectForward(_Network):
             (*key, "forget"), direct_forget,
             lambda: direct_forget(store, one, bits, self._memory, total, 1, theta, net),
         )  # fmt: skip
+        ensure_compiled(
+            (*key, "move"), direct_move, lambda: direct_move(store, one, bits, self._memory, total, 1, net, out)
+        )
         self.from_counts(self._count(store, one, one, 1, bits), 1, out)
 
 

@@ -129,14 +129,22 @@ def forget_cells(packed, ids, y, bits, counts):  # type: ignore[no-untyped-def]
             packed[row, b] = 0
 
 
+@kernel()
+def forget_stored(packed, ids, y, bits, counts, X, labels):  # type: ignore[no-untyped-def]
+    """forget_cells, then erase_rows of X (N, d) and labels (N,), as one call; y (r,) may be a part of labels."""
+    forget_cells(packed, ids, y, bits, counts)
+    erase_rows(X, labels, ids)
+
+
 @kernel(fastmath=FAST)
 def take_rows_out(X, y, theta, anchor, total, curvature):  # type: ignore[no-untyped-def]
     """Add the rows' gradient at theta to total (p,), subtract their Hessian at anchor from curvature (p, p).
 
     Binary logistic regression; X (r, d), y (r,) 0/1. The curvature stays exactly that of the rest at `anchor`.
     """
-    d = X.shape[1]
-    for i in range(X.shape[0]):
+    r, d = X.shape
+    weights = np.empty(r)
+    for i in range(r):
         at_theta = theta[d]
         at_anchor = anchor[d]
         for j in range(d):
@@ -144,16 +152,28 @@ def take_rows_out(X, y, theta, anchor, total, curvature):  # type: ignore[no-unt
             at_anchor += anchor[j] * X[i, j]
         residual = 1.0 / (1.0 + math.exp(-at_theta)) - y[i]
         s = 1.0 / (1.0 + math.exp(-at_anchor))
-        weight = s * (1.0 - s)
+        weights[i] = s * (1.0 - s)
         for j in range(d):
             total[j] += residual * X[i, j]
-            scaled = weight * X[i, j]
+        total[d] += residual
+    whole = r // 4 * 4
+    for i in range(0, whole, 4):  # four rows at a time: an entry of the matrix is read and written once for them
+        for j in range(d):
+            a, b = weights[i] * X[i, j], weights[i + 1] * X[i + 1, j]
+            c, e = weights[i + 2] * X[i + 2, j], weights[i + 3] * X[i + 3, j]
+            for k in range(d):
+                curvature[j, k] -= (a * X[i, k] + b * X[i + 1, k]) + (c * X[i + 2, k] + e * X[i + 3, k])
+            curvature[j, d] -= (a + b) + (c + e)
+    for i in range(whole, r):
+        for j in range(d):
+            scaled = weights[i] * X[i, j]
             for k in range(d):
                 curvature[j, k] -= scaled * X[i, k]
             curvature[j, d] -= scaled
-            curvature[d, j] -= scaled
-        total[d] += residual
-        curvature[d, d] -= weight
+    for j in range(d):
+        curvature[d, j] = curvature[j, d]
+    for i in range(r):
+        curvature[d, d] -= weights[i]
 
 
 @kernel(fastmath=FAST)
@@ -252,12 +272,29 @@ def logistic_total(X, y, theta, lam, out):  # type: ignore[no-untyped-def]
 
 @kernel(fastmath=FAST)
 def linear_move_single(W, total, theta, left, work, out):  # type: ignore[no-untyped-def]
-    """linear_move for W (p, p) float32, in float32: half the bytes, twice the lanes. work (p,) float32 is scratch."""
+    """linear_move for W (p, wide) float32, in float32: half the bytes, twice the lanes.
+
+    Columns beyond p are zeros: with whole vectors in every row no element is left to do alone. work (wide,) float32 is
+    scratch that leaves with zeros there.
+    """
     for k in range(total.size):
         work[k] = total[k]
-    for j in range(theta.size):
+    for k in range(total.size, work.size):
+        work[k] = 0
+    p = theta.size
+    whole = p // 4 * 4
+    for j in range(0, whole, 4):  # four sums at a time: none waits for its own last addition
+        a = b = c = d = np.float32(0)
+        for k in range(work.size):
+            a += W[j, k] * work[k]
+            b += W[j + 1, k] * work[k]
+            c += W[j + 2, k] * work[k]
+            d += W[j + 3, k] * work[k]
+        out[j], out[j + 1] = theta[j] + a / left, theta[j + 1] + b / left
+        out[j + 2], out[j + 3] = theta[j + 2] + c / left, theta[j + 3] + d / left
+    for j in range(whole, p):
         move = np.float32(0)
-        for k in range(total.size):
+        for k in range(work.size):
             move += W[j, k] * work[k]
         out[j] = theta[j] + move / left
 

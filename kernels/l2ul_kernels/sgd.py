@@ -157,13 +157,14 @@ class Descent:
         keep: float = 1.0,
         trace: bool = False,
         workers: int | None = None,
+        restart: int = 0,
     ) -> Trace:
         """T steps from start (p,) at rates (T,) or one rate: plain gradient steps, or Adam.
 
         weights (N,) multiply rows; a batch's gradient is its weighted mean times `keep`, and a batch without weight is
         passed over. extra (T, 2): ranges of ids whose mean gradient, without weights, is added in each step,
         times extra_weight.
-        `workers` bounds the threads. W and G of the answer are empty without `trace`.
+        `workers` bounds the threads. W and G of the answer are empty without `trace`. Adam begins anew at step `restart`.
         """
         ids, starts, order = check_batches(ids, starts, order, len(self.X))
         u = self._padded(start, "start")
@@ -186,7 +187,7 @@ class Descent:
         work = np.zeros((4, self.pad.size))
 
         def run(order: Ids) -> None:
-            what = (scales, ranges, more, self.lam, self.centre, int(adam), u, work, *cache)
+            what = (scales, ranges, more, self.lam, self.centre, int(adam), int(restart), u, work, *cache)
             _replay.train(E, E._replace(weights=np.empty(0)), starts, order, rates, *what)
 
         ensure_compiled("sgd train", _replay.train, lambda: run(order[:0]))

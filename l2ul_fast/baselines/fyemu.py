@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
-from l2ul_fast.baselines.minibatch import Recipe, descent, train_visits
+from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.sgd import error_noise
@@ -56,6 +56,8 @@ class Fyemu(Baseline):
         batch = 256 if as_published else 64  # tables have fewer rows than images: batches of 256 are too few steps
         self.impair = impair or Recipe(1, batch, rates[0], decay=False)
         self.repair = repair or Recipe(1, batch, rates[1], decay=False)
+        if self.impair.adam != self.repair.adam:
+            raise UserError("impairing and repairing must both use Adam, or neither")
         self.noise_steps, self.noise_rate, self.noise_penalty = noise_steps, noise_rate, noise_penalty
         self.tol, self.as_published = tol, as_published
 
@@ -106,17 +108,15 @@ class Fyemu(Baseline):
             first = np.arange(len(labels)) % self.noise_rows < PUBLISHED_ROWS
             noise, labels = noise[first], np.zeros(int(first.sum()), np.int64)
         X_keep, y_keep = self.table.take(keep)
-        k, theta, steps = len(noise), self.theta, []
+        k = len(noise)
         run = descent(
             np.concatenate([noise.astype(X_keep.dtype), X_keep]), np.concatenate([labels.astype(np.uint8), y_keep]),
             self.model,
         )  # fmt: skip
-        every = np.random.default_rng([self.seed, 19]).permutation(self.copies * k + len(keep))
-        copies = every < self.copies * k  # a copy of a noise row is one more visit to it
-        mixed = np.where(copies, every % max(k, 1), every - (self.copies - 1) * k)
-        for visits, recipe, stage in ((mixed, self.impair, 0), (np.arange(k, k + len(keep)), self.repair, 1)):
-            theta, done = train_visits(run, visits, len(visits), theta, recipe, [self.seed, stage])
-            steps.append(done)
+        both = np.arange(k + len(keep))
+        mixed = np.concatenate([*[both[:k]] * self.copies, both[k:]])  # a copy of a noise row is one more visit to it
+        stages = [(mixed, self.impair), (both[k:], self.repair)]
+        theta, steps = train_stages(run, stages, self.theta, np.random.default_rng([self.seed, 19]))
         facts = {
             "noise_rows": len(noise), "retain_rows": len(keep), "impair_steps": steps[0], "repair_steps": steps[1],
             "noise_loss": (float(losses[:, 0].mean()), float(losses[:, -1].mean())),

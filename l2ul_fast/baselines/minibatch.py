@@ -141,6 +141,28 @@ def train_visits(
     return done.theta, len(order)
 
 
+def train_stages(
+    run: Descent, stages: list[tuple[Ids, Recipe]], start: Vector, rng: np.random.Generator
+) -> tuple[Vector, list[int]]:
+    """(theta, steps of each) after two stages, each an optimiser of its own, as one compiled call.
+
+    A stage: visits (k,) to rows, which every epoch takes in an order drawn anew; and how it trains.
+    """
+    visits, starts, rates, total = [], [], [], 0
+    for pool, recipe in stages:
+        for _ in range(recipe.epochs):
+            visits.append(rng.permutation(pool))
+            starts.append(np.arange(total, total + len(pool), recipe.batch))
+            total += len(pool)
+        rates.append(recipe.rates(recipe.epochs * -(-len(pool) // recipe.batch)))
+    first, second = (len(rate) for rate in rates)
+    done = run.train(
+        start, np.concatenate(visits or [stages[0][0][:0]]), np.concatenate([*starts, [total]]),
+        np.arange(first + second), np.concatenate(rates), adam=stages[0][1].adam, restart=first,
+    )  # fmt: skip
+    return done.theta, [first, second]
+
+
 def few_rows(table: Table, seed: int, limit: int = START_ROWS) -> ArrayTable:
     """At most `limit` rows of a table, chosen by their numbers: rows that leave it are not replaced by others."""
     total, ids = total_rows(table), table.ids()

@@ -25,6 +25,13 @@ def resnet(
         bool | None,
         typer.Option("--augment/--no-augment", help="Train on flipped and shifted images, or on them as is."),
     ] = None,
+    bfloat16: Annotated[
+        bool | None,
+        typer.Option(
+            "--bfloat16/--float32",
+            help="What convolutions multiply while training (default: local takes bfloat16 where the processor has AMX).",
+        ),
+    ] = None,
     raw_dir: Annotated[
         Path | None, typer.Option(envvar="L2UL_RAW_DIR", help="CIFAR-10 batches; without them a stand-in is made.")
     ] = None,
@@ -45,7 +52,7 @@ def resnet(
     names = experiment.DEFAULT if methods is None else words(methods, experiment.NAMES)
     run = start(out, fresh)
     with progress_bar() as bar:
-        experiment.run_all(run, profile, raw_dir, names, seeds, augment, shower(bar))
+        experiment.run_all(run, profile, raw_dir, names, seeds, augment, bfloat16, shower(bar))
     finish(run, as_json, report)
     if page is not None:
         kept = page.with_suffix(".jsonl")

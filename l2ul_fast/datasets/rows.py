@@ -15,14 +15,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
+from l2ul_kernels._memory import prefetch
+
+#: Rows asked for before they are copied.
+AHEAD = 16
 
 
 @numba.njit(nogil=True, cache=True)
 def _gather(memory, offsets, chunk_rows, ids, out):  # type: ignore[no-untyped-def]
     """out[i] = the bytes of row ids[i]; memory (size,) uint8, offsets (chunks,) int64, out (k, row bytes) uint8."""
-    width = out.shape[1]
-    for i in range(ids.size):
-        start = offsets[ids[i] // chunk_rows] + ids[i] % chunk_rows * width
+    width, base, n = out.shape[1], memory.ctypes.data, ids.size
+    for i in range(n):
+        if i + AHEAD < n:  # rows lie far apart: several are on their way at any moment
+            chunk = ids[i + AHEAD] // chunk_rows
+            ahead = base + offsets[chunk] + (ids[i + AHEAD] - chunk * chunk_rows) * width
+            for line in range(0, width, 64):
+                prefetch(ahead + line)
+            prefetch(ahead + width - 1)
+        chunk = ids[i] // chunk_rows
+        start = offsets[chunk] + (ids[i] - chunk * chunk_rows) * width
         for j in range(width):
             out[i, j] = memory[start + j]
 
@@ -48,20 +59,27 @@ class RowReader:
             except OSError as error:
                 raise DataError(f"{path} is incomplete: {error}") from error
 
-    def take(self, ids: ArrayLike) -> NDArray[Any]:
-        """Rows (k, columns) with the given numbers, in the given order; a number may come twice."""
+    def take(self, ids: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Rows (k, columns) with the given numbers, in the given order; a number may come twice.
+
+        out: an array of that shape and the dataset's dtype to put them into, rows one after the other.
+        """
         rows = np.ascontiguousarray(ids, dtype=np.int64)
         if rows.ndim != 1:
             raise DataError(f"row numbers must be a list, got {rows.ndim} dimensions")
         if rows.size and not (rows.min() >= 0 and rows.max() < self.n):
             bad = rows.min() if rows.min() < 0 else rows.max()
             raise DataError(f"row {bad} is not among the {self.n} rows of {self.path}")
+        if out is None:
+            out = np.empty((rows.size, self._columns), self.dtype)
+        elif out.shape != (rows.size, self._columns) or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise ValueError(f"out must be a contiguous ({rows.size}, {self._columns}) array of {self.dtype}")
         if self.memory is None:
-            return self._take_through_h5py(rows)
-        self.check_chunks(rows)
-        out = np.empty((rows.size, self._width), dtype=np.uint8)
-        _gather(self.memory, self.offsets, self.chunk_rows, rows, out)
-        return out.view(self.dtype)
+            self._take_through_h5py(rows, out)
+        else:
+            self.check_chunks(rows)
+            _gather(self.memory, self.offsets, self.chunk_rows, rows, out.view(np.uint8))
+        return out
 
     def check_chunks(self, rows: NDArray[np.int64]) -> None:
         """Compute the checksums of the chunks these rows lie in, unless that was done before."""
@@ -80,8 +98,7 @@ class RowReader:
             self._trusted[chunk] = True
         self._all_trusted = bool(self._trusted.all())
 
-    def _take_through_h5py(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        out = np.empty((rows.size, self._columns), dtype=self.dtype)
+    def _take_through_h5py(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         chunk_of = rows // self.chunk_rows
         for chunk in np.unique(chunk_of):
             start = chunk * self.chunk_rows
@@ -91,4 +108,3 @@ class RowReader:
             except OSError as error:
                 raise DataError(f"{self.path} is damaged near row {start}: make the file again") from error
             out[wanted] = block[rows[wanted] - start]
-        return out

@@ -69,17 +69,25 @@ class Shards:
 
     def take_X(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """X (k, d) of the rows with these numbers."""
-        ids, where = self._locate(ids)
+        ids = self._checked(ids)
         X = np.empty((ids.size, self.d), np.float32)
+        if (ids[1:] >= ids[:-1]).all():  # each file's rows are then one piece of X, and need no second copy
+            edges = np.searchsorted(ids, self.first_rows)
+            for i in np.flatnonzero(np.diff(edges)):
+                mine = slice(edges[i], edges[i + 1])
+                self.reader(int(i)).take(ids[mine] - self.first_rows[i], X[mine])
+            return X
+        where = self._file_of(ids)
         for i in np.unique(where):
-            mine = where == i
-            X[mine] = self.reader(int(i)).take(ids[mine] - self.first_rows[i])
+            chosen = where == i
+            X[chosen] = self.reader(int(i)).take(ids[chosen] - self.first_rows[i])
         return X
 
     def take(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """X (k, d) and y (k,) of the rows with these numbers."""
         X = self.take_X(ids)
-        ids, where = self._locate(ids)
+        ids = self._checked(ids)
+        where = self._file_of(ids)
         y = np.empty(ids.size, self.files[0].y.dtype)
         for i in np.unique(where):
             mine = where == i
@@ -88,12 +96,14 @@ class Shards:
             y[mine] = self.files[i].y[order][np.searchsorted(order, local)] if order.size else 0
         return X, y
 
-    def _locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(row numbers checked, number of the file of each)."""
+    def _checked(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         ids = np.asarray(ids, dtype=np.int64)
         if ids.size and not (ids.min() >= 0 and ids.max() < self.n):
             raise DataError(f"row {ids.min() if ids.min() < 0 else ids.max()} is not among the {self.n} rows")
-        return ids, np.searchsorted(self.first_rows, ids, side="right") - 1
+        return ids
+
+    def _file_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self.first_rows, ids, side="right") - 1
 
     def close(self) -> None:
         for file in self.files:

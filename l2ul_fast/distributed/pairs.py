@@ -88,34 +88,34 @@ class PairPool:
         else:
             raise UserError(f"workers cannot read a {type(table).__name__}")
         self.batch = max(1, min(ROWS_AT_ONCE // s, -(-m // (TASKS * worker_count(client)))))
-        self.waiting: list[tuple[Ids, Ids, Ids]] = []
+        self.ids, self.n_forget = np.empty((m, s), np.int64), np.zeros(m, np.int64)
+        self.waiting = np.zeros(0, np.int64)
         self.futures: dict[str, Any] = {}
         self.numbers: dict[str, Ids] = {}
 
     def add(self, numbers: Ids, ids: Ids, n_forget: Ids) -> None:
         """Pairs with these numbers (k,) have the rows ids (k, s), of which the first n_forget (k,) are forgotten."""
-        self.waiting.append((numbers, ids, n_forget))
-        if sum(len(item[0]) for item in self.waiting) >= self.batch:
+        self.ids[numbers], self.n_forget[numbers] = ids, n_forget
+        self.waiting = np.concatenate([self.waiting, numbers])
+        while len(self.waiting) >= self.batch:
             self._submit()
 
     def _submit(self) -> None:
-        numbers, ids, n_forget = (np.concatenate(parts) for parts in zip(*self.waiting, strict=True))
-        self.waiting = []
-        small = ids.astype(np.uint32) if not ids.size or ids.max() < 2**32 else ids
-        for lo in range(0, len(numbers), self.batch):
-            some = slice(lo, lo + self.batch)
-            key = f"l2ul-pairs-{self.name}-{len(self.futures)}"
-            self.numbers[key] = numbers[some]
-            self.futures[key] = self.client.submit(
-                _fit_some, self.held, small[some], n_forget[some], key=key, pure=False
-            )
+        numbers, self.waiting = self.waiting[: self.batch], self.waiting[self.batch :]
+        ids = self.ids[numbers]
+        small = ids.astype(np.uint32) if ids.max() < 2**32 else ids
+        key = f"l2ul-pairs-{self.name}-{len(self.futures)}"
+        self.numbers[key] = numbers
+        task = (_fit_some, self.held, small, self.n_forget[numbers])
+        self.futures[key] = self.client.submit(*task, key=key, pure=False)
 
-    def pairs(self, ids: Ids, n_forget: Ids, progress: Progress | None = None) -> Pairs:
-        """All pairs in the order of their numbers; ids (m, s) and n_forget (m,) are those of all that were added."""
+    def pairs(self, progress: Progress | None = None) -> Pairs:
+        """All pairs that were added, in the order of their numbers."""
         from distributed import as_completed
 
-        if self.waiting:
+        while self.waiting.size:
             self._submit()
+        ids, n_forget = self.ids, self.n_forget
         theta, theta_r, Z, T = (np.empty((0, 0)) for _ in range(4))
         kept, done = np.zeros(len(ids), bool), 0
         for future, (keep, *found) in as_completed(list(self.futures.values()), self.client.loop, with_results=True):
@@ -131,7 +131,7 @@ class PairPool:
                 progress(done, len(ids))
         k = int(kept.sum())
         return Pairs(
-            rows=ids[kept].ravel(), starts=np.arange(k + 1) * self.s, n_forget=n_forget[kept], n=np.full(k, self.s),
+            rows=(ids if k == len(ids) else ids[kept]).ravel(), starts=np.arange(k + 1) * self.s, n_forget=n_forget[kept], n=np.full(k, self.s),
             theta=theta[kept], theta_r=theta_r[kept], Z=Z[kept], T=T[kept], rejected=len(ids) - k,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from l2ul_fast.resnet.data import Images, load
 from l2ul_fast.resnet.features import Outputs, outputs, probabilities, share_right
 from l2ul_fast.resnet.finetune import FineTune
 from l2ul_fast.resnet.l2ul_head import HeadL2UL
-from l2ul_fast.resnet.model import ResNet18
+from l2ul_fast.resnet.model import ResNet18, has_bfloat16
 from l2ul_fast.resnet.neggrad import NegGrad
 from l2ul_fast.resnet.rum import Rum
 from l2ul_fast.resnet.salun import SalUn
@@ -276,19 +276,21 @@ def run_all(
     methods: tuple[str, ...] = DEFAULT,
     seeds: int = 1,
     augment: bool | None = None,
+    bfloat16: bool | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> None:
-    """Every cell `run` does not hold yet. augment=None keeps the profile's."""
+    """Every cell `run` does not hold yet. augment=None keeps the profile's; bfloat16=None asks the processor."""
     if profile not in PROFILES:
         raise UserError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
     facts = PROFILES[profile]
-    if augment is not None:
-        facts = Profile(**{**vars(facts), "recipe": Recipe(**{**asdict(facts.recipe), "augment": augment})})
+    recipe = replace(facts.recipe, bfloat16=(profile == "local" and has_bfloat16()) if bfloat16 is None else bfloat16)
+    facts = replace(facts, recipe=recipe if augment is None else replace(recipe, augment=augment))
     images = load(raw_dir, facts.rows, facts.test_rows, facts.tune_rows)
     wanted = [(m, s) for m, s in METHODS if m in methods or m in ("retrain", "nothing")]
     common = {
         "experiment": "resnet", "profile": profile, "dataset": "cifar10", "source": images.source, "n": images.n,
-        "d": 3072, "width": facts.width, "augment": facts.recipe.augment, "epochs": facts.recipe.epochs,
+        "d": 3072, "width": facts.width, "augment": facts.recipe.augment,
+        "bfloat16": facts.recipe.bfloat16, "epochs": facts.recipe.epochs,
         "model": "resnet18", "threads": thread_limit(),
     }  # fmt: skip
     total = seeds * (1 + len(facts.sizes) * len(wanted))

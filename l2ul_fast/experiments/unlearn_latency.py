@@ -126,17 +126,33 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
         eager = min(t.median for name, t in times.items() if "eager" in name)
         script = min(t.median for name, t in times.items() if "script" in name)
         for name, taken in times.items():
-            single = np.empty(5 * CALLS)
-            for k in range(single.size):
-                begin = time.perf_counter()
-                calls[name]()
-                single[k] = time.perf_counter() - begin
-            p50, p99 = np.percentile(single, [50, 99])
+            (p50, p99), (idle50, idle99) = _percentiles(calls[name], taken.median)
             yield {
                 **base, "method": name, "r": 1, "threads": 1, "us": taken.median * 1e6, "spread": taken.spread,
-                "p50_us": p50 * 1e6, "p99_us": p99 * 1e6, "eager_ratio": eager / taken.median,
+                "p50_us": p50 * 1e6, "p99_us": p99 * 1e6, "idle_ratio": idle99 / idle50, "eager_ratio": eager / taken.median,
                 "script_ratio": script / taken.median,
             }  # fmt: skip
+
+
+def _percentiles(call: Callable[[], object], seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(p50, p99) of single calls, and of a loop that does nothing for about as long, in turns.
+
+    What the second one has above 1 are interrupts: no call of that length can do better here.
+    """
+    begin, rounds = time.perf_counter(), range(100_000)
+    for _ in rounds:
+        pass
+    idle = range(max(1, int(seconds / (time.perf_counter() - begin) * len(rounds))))
+    times = np.empty((5 * CALLS, 2))
+    for k in range(len(times)):
+        begin = time.perf_counter()
+        call()
+        end = time.perf_counter()
+        for _ in idle:
+            pass
+        times[k] = end - begin, time.perf_counter() - end
+    low, high = np.percentile(times, [50, 99], axis=0)
+    return (float(low[0]), float(high[0])), (float(low[1]), float(high[1]))
 
 
 def _many_rows(base: Record, u: L2UL, repeats: int) -> Iterator[Record]:

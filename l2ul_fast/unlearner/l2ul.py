@@ -26,6 +26,8 @@ Progress = Callable[[str, int, int], None]
 
 HEADS = ("influence", "direct")
 PRIORS = ("newton", "none")
+#: Given to steps that look at stored cells instead.
+NO_ROWS = np.empty((0, 0))
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -177,8 +179,10 @@ class L2UL:
         if refusal >= 0:
             refuse(refusal, ids)
         try:
-            if X is None:
+            if X is None and self.step.reads_rows:
                 forgotten, labels = self.store.fetch(ids)
+            elif X is None:
+                forgotten, labels = NO_ROWS, self.store.labels(ids)
             else:
                 forgotten, labels = brought(self, rows, ids, X, y)
             self._leave(labels)
@@ -190,8 +194,7 @@ class L2UL:
         except BaseException:
             release(ids, self.gone)
             raise
-        self.cells.forget(ids, labels)
-        self.store.erase(ids)
+        self.cells.forget(ids, labels, self.store)
         self.n = n - r
         self.theta = theta
         self.model = self.step.model  # an anchor may have moved

@@ -106,8 +106,8 @@ def subset_pairs(
 
         with PairPool(client, model, table, m, s) as pool:
             add = lambda numbers, places, r: pool.add(numbers, visible[places], r)  # noqa: E731
-            local, n_forget, _ = draw_pairs(table.n, labels, m, s, drawn=add, **how)
-            pairs = pool.pairs(visible[local], n_forget, progress)
+            draw_pairs(table.n, labels, m, s, drawn=add, **how)
+            pairs = pool.pairs(progress)
     if len(pairs) < m / 2:
         raise UserError(
             f"{pairs.rejected} of {m} training pairs did not converge: raise lam or s, or look for separable classes"

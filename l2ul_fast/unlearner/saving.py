@@ -87,9 +87,9 @@ def _step_arrays(step: Step) -> Arrays:
     if isinstance(step, NewtonStep):
         return {"step.anchor": step.anchor, "step.curvature": step.curvature, "step.correction": step.correction}
     if isinstance(step, AnchoredStep):
-        return {"step.W": step.W, "step.anchor_rows": step.anchor_rows}
+        return {"step.W": np.ascontiguousarray(step.W), "step.anchor_rows": step.anchor_rows}
     if isinstance(step, LinearStep):
-        return {"step.W": step.W}
+        return {"step.W": np.ascontiguousarray(step.W)}
     return {}
 
 

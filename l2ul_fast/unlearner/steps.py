@@ -36,8 +36,21 @@ STALE = 1e-6
 SINGULAR = 1e-4
 
 
+#: Columns of a float32 matrix that a product takes at a time.
+WIDE = 64
+
+
+def aligned_zeros(shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
+    """Zeros from a cache line on: no vector of a row then crosses two lines."""
+    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    room = np.zeros(size + 64, np.uint8)
+    skip = -room.ctypes.data % 64
+    return room[skip : skip + size].view(dtype).reshape(shape)
+
+
 class Step(Protocol):
     model: Any
+    reads_rows: bool  #: whether `move` looks at X; if not, any array will do
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         """theta after rows X (r, d), y (r,) have left a model of n rows."""
@@ -59,6 +72,8 @@ class NewtonStep:
     curvature (p, p) is the sum of the rows' Hessians at `anchor`; rows leave it at the same point, so it is at any time
     exactly the curvature of the rows that stay, and no trace of the others is in it.
     """
+
+    reads_rows = True
 
     def __init__(
         self, model: Any, anchor: Vector, curvature: NDArray[np.float64], n: int, correction: NDArray[np.float64] | None
@@ -110,15 +125,30 @@ class NewtonStep:
 class LinearStep:
     """theta + W z: W is a cached inverse Hessian, a learned matrix, or their sum."""
 
+    reads_rows = True
+
     def __init__(self, model: Any, W: NDArray[Any]) -> None:
-        self.model, self.W = model, W
+        self.model = model
         p = model.size
-        self._total, self._single = np.zeros(p), np.zeros(p, np.float32)
+        self.W = W
+        self._total, self._single = np.zeros(p), np.zeros(self._rows.shape[1], np.float32)
         self._binary_lr = model.name == "lr" and model.n_classes == 2
         if model.name == "mlp":
             o = 1 if model.n_classes == 2 else model.n_classes
             self._sizes = (model.h, o, int(model.activation == "relu"))
             self._memory, self._zero = np.empty(2 * (model.h + o)), np.zeros(p)
+
+    @property
+    def W(self) -> NDArray[Any]:
+        """(p, p) float32 or float64."""
+        return self._rows[:, : self.model.size]
+
+    @W.setter
+    def W(self, W: NDArray[Any]) -> None:
+        p = len(W)
+        wide = -(-p // WIDE) * WIDE if W.dtype == np.float32 else p  # rows of float32 in whole vectors
+        self._rows = aligned_zeros((p, wide), W.dtype)
+        self._rows[:, :p] = W
 
     def sum_rows(self, X: NDArray[Any], y: NDArray[np.uint8], theta: Vector) -> None:
         """Put r * (mean gradient + penalty gradient) into `total`."""
@@ -134,10 +164,10 @@ class LinearStep:
     def apply(self, theta: Vector, left: int) -> Vector:
         """theta + W total / left."""
         out = np.empty(theta.size)
-        if self.W.dtype == np.float32:
-            linear_move_single(self.W, self._total, theta, left, self._single, out)
+        if self._rows.dtype == np.float32:
+            linear_move_single(self._rows, self._total, theta, left, self._single, out)
         else:
-            linear_move(self.W, self._total, theta, left, out)
+            linear_move(self._rows, self._total, theta, left, out)
         return out
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
@@ -203,6 +233,7 @@ class DirectStep:
     """The paper's head: theta' = N_U(mu_D, mu_f, theta), from the stored cells."""
 
     total = None
+    reads_rows = False
 
     def __init__(
         self, model: Any, weights: Mapping[str, NDArray[np.float32]], cells: CellState, theta: Vector, n: int
@@ -222,9 +253,7 @@ class DirectStep:
         return self._forward(self._cells.packed, ids, np.empty(self._forward.p))
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        out = self.peek(ids)
-        self._forward.forget(self._cells.packed, ids, n - ids.size, out)
-        return out
+        return self._forward.move(self._cells.packed, ids, n - ids.size, np.empty(self._forward.p))
 
     def inverse_hessian(self, n: int) -> None:
         return None

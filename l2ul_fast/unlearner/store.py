@@ -16,7 +16,10 @@ Ids = NDArray[np.int64]
 
 class Store(Protocol):
     def fetch(self, ids: Ids) -> Block:
-        """X (r, d) and y (r,) of rows that are present."""
+        """X (r, d) and y (r,) of rows that are present, for reading, until they are erased."""
+
+    def labels(self, ids: Ids) -> NDArray[np.uint8]:
+        """y (r,) alone."""
 
     def erase(self, ids: Ids) -> None:
         """Overwrite what is held of these rows."""
@@ -29,9 +32,16 @@ class ArrayStore:
         self.X, self.y = X, y
 
     def fetch(self, ids: Ids) -> Block:
+        if ids.size == 1:  # the rows themselves: a copy would cost more than all else that is done with them
+            row = ids.item()
+            here = slice(row, row + 1)
+            return self.X[here], self.y[here]
         X, y = np.empty((ids.size, self.X.shape[1]), self.X.dtype), np.empty(ids.size, np.uint8)
         gather(self.X, self.y, ids, X, y)
         return X, y
+
+    def labels(self, ids: Ids) -> NDArray[np.uint8]:
+        return self.y[ids]
 
     def erase(self, ids: Ids) -> None:
         erase_rows(self.X, self.y, ids)
@@ -63,6 +73,9 @@ class FileStore:
         X = raw.view(np.float32)
         gather_mapped(*self._where, *self._scale, self._table.y, ids, raw, X, y)
         return X, y
+
+    def labels(self, ids: Ids) -> NDArray[np.uint8]:
+        return self._table.y[ids]
 
     def erase(self, ids: Ids) -> None:
         """The file is the user's; nothing of its rows is kept here."""
@@ -107,6 +120,9 @@ class NoStore:
 
     def fetch(self, ids: Ids) -> Block:
         raise UserError("this unlearner keeps no rows (store_rows=False): give X and y of the rows to forget")
+
+    def labels(self, ids: Ids) -> NDArray[np.uint8]:
+        return self.fetch(ids)[1]
 
     def erase(self, ids: Ids) -> None:
         self.digests[ids] = 0

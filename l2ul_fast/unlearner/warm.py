@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from l2ul_kernels.request import PRESENT, claim, erase_rows, forget_cells, leave_classes, release
+from l2ul_kernels.request import PRESENT, claim, forget_cells, forget_stored, leave_classes, release
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -22,10 +22,13 @@ def warm_request(u: L2UL) -> None:
     gone = u.gone.copy()
     claim(one, gone)
     release(one, gone)
+    u.store.fetch(np.repeat(one, 2))  # several rows are copied, one is not
     X, y = u.store.fetch(one)
     leave_classes(y, u.class_counts.copy())
+    what = (u.cells.packed[one], np.zeros(1, np.int64), y, u.cells.bits, u.cells.counts.copy())
     if isinstance(u.store, ArrayStore):
-        erase_rows(X.copy(), y.copy(), np.zeros(1, np.int64))
-    forget_cells(u.cells.packed[one], np.zeros(1, np.int64), y, u.cells.bits, u.cells.counts.copy())
+        forget_stored(*what, X.copy(), y.copy())
+    else:
+        forget_cells(*what)
     if u.step.total is not None:  # else a network, which compiled itself when it was built
         u.step.copy().move(X, y, one, u.theta, u.n)
