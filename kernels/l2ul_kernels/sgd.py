@@ -164,7 +164,8 @@ class Descent:
         weights (N,) multiply rows; a batch's gradient is its weighted mean times `keep`, and a batch without weight is
         passed over. extra (T, 2): ranges of ids whose mean gradient, without weights, is added in each step,
         times extra_weight.
-        `workers` bounds the threads. W and G of the answer are empty without `trace`. Adam begins anew at step `restart`.
+        `workers` bounds the threads. W and G of the answer are empty without `trace`. Adam begins anew at step
+        `restart`.
         """
         ids, starts, order = check_batches(ids, starts, order, len(self.X))
         u = self._padded(start, "start")

@@ -13,7 +13,7 @@ def resnet(
     profile: Annotated[
         Literal["tiny", "local", "paper"],
         typer.Option(
-            help="tiny: seconds. local: width 16, 10,000 images, half an hour on 2 cores. paper: a large machine."
+            help="tiny: seconds. local: width 16, 10,000 images, under 20 minutes on 2 cores. paper: a large machine."
         ),
     ] = "local",
     methods: Annotated[
@@ -24,13 +24,6 @@ def resnet(
     augment: Annotated[
         bool | None,
         typer.Option("--augment/--no-augment", help="Train on flipped and shifted images, or on them as is."),
-    ] = None,
-    bfloat16: Annotated[
-        bool | None,
-        typer.Option(
-            "--bfloat16/--float32",
-            help="What convolutions multiply while training (default: local takes bfloat16 where the processor has AMX).",
-        ),
     ] = None,
     raw_dir: Annotated[
         Path | None, typer.Option(envvar="L2UL_RAW_DIR", help="CIFAR-10 batches; without them a stand-in is made.")
@@ -52,7 +45,7 @@ def resnet(
     names = experiment.DEFAULT if methods is None else words(methods, experiment.NAMES)
     run = start(out, fresh)
     with progress_bar() as bar:
-        experiment.run_all(run, profile, raw_dir, names, seeds, augment, bfloat16, shower(bar))
+        experiment.run_all(run, profile, raw_dir, names, seeds, augment, shower(bar))
     finish(run, as_json, report)
     if page is not None:
         kept = page.with_suffix(".jsonl")

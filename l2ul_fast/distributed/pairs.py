@@ -130,8 +130,9 @@ class PairPool:
             if progress is not None:
                 progress(done, len(ids))
         k = int(kept.sum())
+        rows = ids if k == len(ids) else ids[kept]
         return Pairs(
-            rows=(ids if k == len(ids) else ids[kept]).ravel(), starts=np.arange(k + 1) * self.s, n_forget=n_forget[kept], n=np.full(k, self.s),
+            rows=rows.ravel(), starts=np.arange(k + 1) * self.s, n_forget=n_forget[kept], n=np.full(k, self.s),
             theta=theta[kept], theta_r=theta_r[kept], Z=Z[kept], T=T[kept], rejected=len(ids) - k,
         )  # fmt: skip
 

@@ -129,8 +129,8 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
             (p50, p99), (idle50, idle99) = _percentiles(calls[name], taken.median)
             yield {
                 **base, "method": name, "r": 1, "threads": 1, "us": taken.median * 1e6, "spread": taken.spread,
-                "p50_us": p50 * 1e6, "p99_us": p99 * 1e6, "idle_ratio": idle99 / idle50, "eager_ratio": eager / taken.median,
-                "script_ratio": script / taken.median,
+                "p50_us": p50 * 1e6, "p99_us": p99 * 1e6, "idle_ratio": idle99 / idle50,
+                "eager_ratio": eager / taken.median, "script_ratio": script / taken.median,
             }  # fmt: skip
 
 

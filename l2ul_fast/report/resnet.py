@@ -32,7 +32,7 @@ FASTER = {"rum": 20.0, "retrain": 1000.0}
 def settings(records: list[Record]) -> list[list[Record]]:
     """The records of each setting: profile, data and training are the same within one."""
     mine = pick(records, experiment="resnet")
-    return list(group(mine, "profile", "source", "n", "width", "augment", "bfloat16", "epochs").values())
+    return list(group(mine, "profile", "source", "n", "width", "augment", "epochs").values())
 
 
 def title(records: list[Record]) -> str:
@@ -43,7 +43,7 @@ def title(records: list[Record]) -> str:
     seeds = len({q["seed"] for q in records})
     return (
         f"CIFAR-10 ({source}), {r['n']:,} training images, ResNet-18 of width {r['width']}, {r['epochs']} epochs "
-        f"{images}{', trained in bfloat16' if r.get('bfloat16') else ''}, {seeds} seed{'s' if seeds > 1 else ''}, {r['threads']} thread(s), profile {r['profile']}"
+        f"{images}, {seeds} seed{'s' if seeds > 1 else ''}, {r['threads']} thread(s), profile {r['profile']}"
     )
 
 

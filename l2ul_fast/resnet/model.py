@@ -17,12 +17,6 @@ def layout(width: int) -> torch.memory_format:
     return torch.channels_last if width % 16 == 0 else torch.contiguous_format
 
 
-def has_bfloat16() -> bool:
-    """Whether this processor multiplies matrices of bfloat16 in hardware (AMX); elsewhere it is no faster."""
-    asked = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return bool(asked and asked())
-
-
 class Block(nn.Module):
     """Two 3 x 3 convolutions with batch norm, and a shortcut."""
 
@@ -44,8 +38,7 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Four stages of two blocks with width, 2 width, 4 width, 8 width channels; width 64 is the original.
 
-    Attributes: width, n_features (8 width), n_classes; head is the last layer. bfloat16 (False at first): convolve in
-    that type while training; weights, the last layer and everything in eval mode stay float32.
+    Attributes: width, n_features (8 width), n_classes; head is the last layer.
     """
 
     def __init__(self, width: int = 64, n_classes: int = 10) -> None:
@@ -53,7 +46,6 @@ class ResNet18(nn.Module):
         if width < 1 or n_classes < 2:
             raise UserError(f"a ResNet-18 needs a width of at least 1 and 2 classes, got {width} and {n_classes}")
         self.width, self.n_features, self.n_classes = width, 8 * width, n_classes
-        self.bfloat16 = False
         self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         blocks, inside = [], width
         for stage in range(4):
@@ -66,9 +58,8 @@ class ResNet18(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """(b, 8 width) what the last layer sees of images x (b, 3, 32, 32)."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16 and self.training):
-            out: Tensor = self.blocks(self.stem(x.contiguous(memory_format=layout(self.width))))
-        return out.float().mean((2, 3))
+        out: Tensor = self.blocks(self.stem(x.contiguous(memory_format=layout(self.width))))
+        return out.mean((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, C) logits."""

@@ -31,8 +31,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How A trains. schedule: "cycle" (up for a quarter of the steps, then down to 0) or "flat". bfloat16: convolve in
-    that type while training."""
+    """How A trains. schedule: "cycle" (up for a quarter of the steps, then down to 0) or "flat"."""
 
     epochs: int = 8
     batch: int = 64
@@ -42,7 +41,6 @@ class Recipe:
     decay: float = 5e-4
     schedule: str = "cycle"
     augment: bool = True
-    bfloat16: bool = False
 
     def rate_at(self, share: float) -> float:
         """Learning rate after this share (0 to 1) of all steps."""
@@ -114,7 +112,6 @@ def train(
 ) -> Trained:
     """A(D without the rows that are gone (n,)). With a checkpoint file a killed run goes on after its last epoch."""
     network = build(width, int(y.max()) + 1, seed)
-    network.bfloat16 = recipe.bfloat16
     optimiser = optimiser_of(network, recipe)
     key = _key(recipe, width, seed, identity, gone)
     done, seconds, accuracy = restore(checkpoint, key, network, optimiser) if checkpoint else (0, 0.0, math.nan)

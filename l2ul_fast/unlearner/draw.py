@@ -42,6 +42,14 @@ def _labels(y: ArrayLike, n: int) -> NDArray[Any]:
     return y
 
 
+def _class_sizes(y: NDArray[Any]) -> Ids:
+    """(C,) rows of every class. In pieces: bincount makes an int64 copy of its input, eight times a table's labels."""
+    sizes = np.zeros(int(y.max(initial=0)) + 1, np.int64)
+    for start in range(0, len(y), 1 << 16):
+        sizes += np.bincount(y[start : start + (1 << 16)], minlength=len(sizes))
+    return sizes
+
+
 def _kinds(shapes: dict[str, float], m: int, rng: np.random.Generator) -> NDArray[np.str_]:
     """m names with the given shares: exact up to rounding, in random order."""
     unknown = set(shapes) - set(KINDS)
@@ -106,7 +114,8 @@ def draw_pairs(
     kinds = _kinds(shapes or (ROBUST if robust else ORDINARY), m, rng)
     n_forget = rng.integers(1, limit + 1, m) if robust else log_uniform(rng, limit, m)
     ids = np.empty((m, s), np.int64)
-    classes = np.flatnonzero(np.bincount(y))
+    sizes = _class_sizes(y)
+    classes = np.flatnonzero(sizes)
     missing = np.arange(m)
     for _ in range(TRIES):
         lacking = [missing[:0]]
@@ -121,7 +130,7 @@ def draw_pairs(
         missing = np.concatenate(lacking)
         if not missing.size:
             return ids, n_forget, kinds
-    rare = int(classes[np.bincount(y)[classes].argmin()])
+    rare = int(classes[sizes[classes].argmin()])
     raise UserError(f"class {rare} is too rare for pairs of s={s} rows: raise s, or leave that class out")
 
 
@@ -183,7 +192,7 @@ def draw_forget_sets(
     y = _labels(y, n)
     rng = np.random.default_rng(random_state)
     limit = max(1, n // 10 if forget_max is None else int(forget_max))
-    sizes = np.bincount(y)
+    sizes = _class_sizes(y)
     kinds = _kinds(shapes or FULL, m, rng)
     sets = []
     for kind, r in zip(kinds, log_uniform(rng, limit, m), strict=True):
