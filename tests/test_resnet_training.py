@@ -9,7 +9,7 @@ import torch
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.resnet import data
 from l2ul_fast.resnet.features import margins, outputs, probabilities, share_right
-from l2ul_fast.resnet.model import ResNet18, build, copy_of, flat, layout, set_flat
+from l2ul_fast.resnet.model import ResNet18, build, copy_of, flat, fused, layout, set_flat
 from l2ul_fast.resnet.train import Augment, Recipe, batches, train
 from tests.resnet_data import WIDTH, images, same, trained
 
@@ -34,6 +34,19 @@ def test_flat_and_back():
         set_flat(other, flat(network)[1:])
     with pytest.raises(UserError, match="width"):
         ResNet18(0)
+
+
+def test_a_fused_network_says_the_same():
+    network = trained().network
+    quick = fused(network)
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in quick.modules())
+    x = data.standardise(images().x[:50])
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(x), copy_of(network).eval()(x), rtol=1e-4, atol=1e-4)
+    before, mode = flat(network).clone(), network.training
+    outputs(network, images().x[:50])
+    assert torch.equal(flat(network), before)
+    assert network.training is mode
 
 
 def test_building_leaves_the_global_generator_alone():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from l2ul_fast.errors import UserError
 
@@ -77,6 +79,20 @@ def build(width: int, n_classes: int = 10, seed: int = 0) -> ResNet18:
 def copy_of(network: ResNet18) -> ResNet18:
     """An independent copy."""
     return copy.deepcopy(network)
+
+
+def fused(network: ResNet18) -> ResNet18:
+    """A copy for looking only: in eval mode a batch norm is a scale and a shift, which its convolution can do."""
+    fuse: Any = fuse_conv_bn_eval
+    out: Any = copy_of(network).eval()
+    out.stem = nn.Sequential(fuse(out.stem[0], out.stem[1]), out.stem[2])
+    for block in out.blocks:
+        block.conv1, block.norm1 = fuse(block.conv1, block.norm1), nn.Identity()
+        block.conv2, block.norm2 = fuse(block.conv2, block.norm2), nn.Identity()
+        if isinstance(block.shortcut, nn.Sequential):
+            block.shortcut = fuse(block.shortcut[0], block.shortcut[1])
+    fast: ResNet18 = out.to(memory_format=layout(network.width))
+    return fast
 
 
 def flat(network: nn.Module) -> Tensor:
