@@ -56,7 +56,7 @@ class Fyemu(Baseline):
         batch = 256 if as_published else 64  # tables have fewer rows than images: batches of 256 are too few steps
         self.impair = impair or Recipe(1, batch, rates[0], decay=False)
         self.repair = repair or Recipe(1, batch, rates[1], decay=False)
-        if self.impair.adam != self.repair.adam:
+        if self.impair.epochs and self.repair.epochs and self.impair.adam != self.repair.adam:
             raise UserError("impairing and repairing must both use Adam, or neither")
         self.noise_steps, self.noise_rate, self.noise_penalty = noise_steps, noise_rate, noise_penalty
         self.tol, self.as_published = tol, as_published

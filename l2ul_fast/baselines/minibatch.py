@@ -146,8 +146,10 @@ def train_stages(
 ) -> tuple[Vector, list[int]]:
     """(theta, steps of each) after two stages, each an optimiser of its own, as one compiled call.
 
-    A stage: visits (k,) to rows, which every epoch takes in an order drawn anew; and how it trains.
+    A stage: visits (k,) to rows, which every epoch takes in an order drawn anew; and how it trains. Both use Adam, or
+    neither does; a stage without epochs may say what it likes.
     """
+    adam = any(recipe.adam and recipe.epochs > 0 for _, recipe in stages)
     visits, starts, rates, total = [], [], [], 0
     for pool, recipe in stages:
         for _ in range(recipe.epochs):
@@ -158,7 +160,7 @@ def train_stages(
     first, second = (len(rate) for rate in rates)
     done = run.train(
         start, np.concatenate(visits or [stages[0][0][:0]]), np.concatenate([*starts, [total]]),
-        np.arange(first + second), np.concatenate(rates), adam=stages[0][1].adam, restart=first,
+        np.arange(first + second), np.concatenate(rates), adam=adam, restart=first,
     )  # fmt: skip
     return done.theta, [first, second]
 
