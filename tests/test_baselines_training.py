@@ -298,6 +298,15 @@ def test_stages_are_runs_one_after_the_other(data, epochs, adam):
     assert len({tuple(seen) for seen in orders_seen}) == len(orders_seen)
 
 
+def test_fyemu_sees_every_request_by_itself(data):
+    """Rows that an earlier request named, and that stayed, may be trained on."""
+    method = prepared(Fyemu(retain_per_class=50), data, LogisticModel(4))
+    first = method._subset(np.array([402]))
+    assert (first < 100).any()
+    method.unlearn(np.arange(100))
+    np.testing.assert_array_equal(method._subset(np.array([402])), first)
+
+
 def test_fyemu_refuses_two_kinds_of_steps():
     with pytest.raises(UserError, match="Adam"):
         Fyemu(impair=Recipe(1, 64, 1e-3), repair=Recipe(1, 64, 1e-3, adam=False))
