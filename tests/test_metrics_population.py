@@ -450,3 +450,13 @@ def test_null_control_catches_the_method_that_ignores_its_input():
     assert mild.forgot_its_model is None
     with pytest.raises(UserError, match="clean"):
         metrics.poison_experiment(MODEL, X[:200], Y[:200], test, retrains, np.arange(100))
+
+
+@pytest.mark.parametrize("attacks", ["published", "all"])
+def test_one_side_that_hardly_varies_gives_itself_away(attacks):
+    """These cannot be told apart by counting, so 50 is by rule: less than a hundredth of the other side's spread."""
+    even = np.linspace(-1, 1, 20)[:, None]
+    wide = np.where(abs(even) < 0.6, 0.001 * even, even)  # half of them where the others are
+    for narrow, given_away in ((0.0099 * even, True), (0.0101 * even, False), (0 * even, True)):
+        for pair in ((narrow, wide), (wide, narrow)):
+            assert (metrics.epsilons(*pair, attacks=attacks)[0] == 50) == given_away
