@@ -137,7 +137,7 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
 def _percentiles(call: Callable[[], object], seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
     """(p50, p99) of single calls, and of a loop that does nothing for about as long, in turns.
 
-    What the second one has above 1 are interrupts: no call of that length can do better here.
+    What the second one has above 1 comes from the machine (interrupts, neighbours), not from the call.
     """
     begin, rounds = time.perf_counter(), range(100_000)
     for _ in rounds:

@@ -45,7 +45,7 @@ def speed(records: list[Record]) -> list[Line]:
                 line(text, r["eager_ratio"], 3)
                 line(f"{model}: {method}, p99 over p50", r["p99_us"] / r["p50_us"], 3, False)
                 if "idle_ratio" in r:
-                    text = f"{model}: the same of a loop that does nothing, as long (interrupts)"
+                    text = f"{model}: the same of a loop that does nothing, as long"
                     lines.append((text, f"{r['idle_ratio']:.1f}x", "", ""))
             else:
                 lines.append((text, f"{r['eager_ratio']:.1f}x", "", ""))
