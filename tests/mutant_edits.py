@@ -120,7 +120,7 @@ EDITS = [
         ("self._total(ids, self.theta), self.n - len(ids)", "self._total(ids, self.theta), self.n"),
         ("np.sqrt(s * (1 - s))", "np.sqrt(s)"),
         ("for _ in range(200):", "for _ in range(0):"),
-        ("step.curvature[:], step.inverse = self.curvature, inverse", "pass"),
+        ("step.curvature[:], step.inverse[:] = self.curvature, inverse", "pass"),
         ('{"damping": 0.0}, {"curvature": curvature}', '{"damping": 0.0}, {}'),
         ("self.curvature = self._without(ids)", "pass"),
         ("first + solved @", "first - solved @"),

@@ -17,7 +17,7 @@ from l2ul_kernels.mlp_few import few_gradient
 PRESENT, FORGOTTEN, _CLAIMED, FOREIGN = 0, 1, 2, 3
 
 #: Reasons why `claim` refuses a row.
-OUTSIDE, GONE, TWICE, NOT_TRAINED = 1, 2, 3, 4
+OUTSIDE, GONE, TWICE, NOT_TRAINED, EMPTY = 1, 2, 3, 4, 5
 
 
 @kernel()
@@ -88,32 +88,48 @@ def erase_rows(X, y, ids):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def leave_classes(labels, left):  # type: ignore[no-untyped-def]
-    """Take rows with classes labels (r,) out of left (C,) int64; returns -1, or a class that would have no row left.
+def leave_classes(y, at, left):  # type: ignore[no-untyped-def]
+    """Take rows with classes y[at] (r,) out of left (C,) int64; returns -1, or a class that would have no row left.
 
     Then nothing has changed.
     """
-    for i in range(labels.size):
-        left[labels[i]] -= 1
+    for i in range(at.size):
+        left[y[at[i]]] -= 1
     for c in range(left.size):
         if left[c] <= 0:
-            for i in range(labels.size):
-                left[labels[i]] += 1
+            for i in range(at.size):
+                left[y[at[i]]] += 1
             return c
     return -1
 
 
 @kernel()
-def forget_cells(packed, ids, y, bits, counts):  # type: ignore[no-untyped-def]
+def claim_labelled(ids, gone, y, left):  # type: ignore[no-untyped-def]
+    """claim, then leave_classes with the labels y (N,) of all rows, as one call.
+
+    Returns -1, or 8 * position + reason, where EMPTY has the class for a position. Then nothing has changed.
+    """
+    refusal = claim(ids, gone)
+    if refusal >= 0:
+        return refusal
+    empty = leave_classes(y, ids, left)
+    if empty < 0:
+        return -1
+    release(ids, gone)
+    return 8 * empty + EMPTY
+
+
+@kernel()
+def forget_cells(packed, ids, y, at, bits, counts):  # type: ignore[no-untyped-def]
     """Take the cells of rows ids out of counts (C, t, psi) int64 and zero their bytes in packed (N, width) uint8.
 
-    y (r,) holds the rows' classes, bits is bits_per_cell(psi).
+    y[at] (r,) are the rows' classes, bits is bits_per_cell(psi).
     """
     t = counts.shape[1]
     mask = (1 << bits) - 1
     for i in range(ids.size):
         row = ids[i]
-        own = counts[y[i]]
+        own = counts[y[at[i]]]
         held = np.int64(0)  # bits that were read and not used yet
         have = 0
         byte = 0
@@ -130,117 +146,10 @@ def forget_cells(packed, ids, y, bits, counts):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def forget_stored(packed, ids, y, bits, counts, X, labels):  # type: ignore[no-untyped-def]
-    """forget_cells, then erase_rows of X (N, d) and labels (N,), as one call; y (r,) may be a part of labels."""
-    forget_cells(packed, ids, y, bits, counts)
-    erase_rows(X, labels, ids)
-
-
-@kernel(fastmath=FAST)
-def take_rows_out(X, y, theta, anchor, total, curvature):  # type: ignore[no-untyped-def]
-    """Add the rows' gradient at theta to total (p,), subtract their Hessian at anchor from curvature (p, p).
-
-    Binary logistic regression; X (r, d), y (r,) 0/1. The curvature stays exactly that of the rest at `anchor`.
-    """
-    r, d = X.shape
-    weights = np.empty(r)
-    for i in range(r):
-        at_theta = theta[d]
-        at_anchor = anchor[d]
-        for j in range(d):
-            at_theta += theta[j] * X[i, j]
-            at_anchor += anchor[j] * X[i, j]
-        residual = 1.0 / (1.0 + math.exp(-at_theta)) - y[i]
-        s = 1.0 / (1.0 + math.exp(-at_anchor))
-        weights[i] = s * (1.0 - s)
-        for j in range(d):
-            total[j] += residual * X[i, j]
-        total[d] += residual
-    whole = r // 4 * 4
-    for i in range(0, whole, 4):  # four rows at a time: an entry of the matrix is read and written once for them
-        for j in range(d):
-            a, b = weights[i] * X[i, j], weights[i + 1] * X[i + 1, j]
-            c, e = weights[i + 2] * X[i + 2, j], weights[i + 3] * X[i + 3, j]
-            for k in range(d):
-                curvature[j, k] -= (a * X[i, k] + b * X[i + 1, k]) + (c * X[i + 2, k] + e * X[i + 3, k])
-            curvature[j, d] -= (a + b) + (c + e)
-    for i in range(whole, r):
-        for j in range(d):
-            scaled = weights[i] * X[i, j]
-            for k in range(d):
-                curvature[j, k] -= scaled * X[i, k]
-            curvature[j, d] -= scaled
-    for j in range(d):
-        curvature[d, j] = curvature[j, d]
-    for i in range(r):
-        curvature[d, d] -= weights[i]
-
-
-@kernel(fastmath=FAST)
-def refined_solve(inverse, curvature, ridge, right, steps, x, rest):  # type: ignore[no-untyped-def]
-    """x (p,) with (curvature + ridge on all but the last diagonal entry) x = right, by refinement from `inverse`.
-
-    inverse (p, p) is the inverse of a matrix close to that one (before the latest requests). Each step shrinks the
-    error by the relative change since. Returns the last residual's norm over that of `right`; rest (p,) is scratch.
-    """
-    p = right.size
-    for j in range(p):
-        x[j] = 0.0
-        rest[j] = right[j]
-    scale = 0.0
-    for j in range(p):
-        scale += right[j] * right[j]
-    norm = scale
-    for _ in range(steps):
-        for j in range(p):
-            add = 0.0
-            for k in range(p):
-                add += inverse[j, k] * rest[k]
-            x[j] += add
-        norm = 0.0
-        for j in range(p):
-            value = right[j]
-            for k in range(p):
-                value -= curvature[j, k] * x[k]
-            if j < p - 1:
-                value -= ridge * x[j]
-            rest[j] = value
-            norm += value * value
-    return math.sqrt(norm / scale) if scale > 0.0 else 0.0
-
-
-@kernel(fastmath=FAST)
-def newton_move(X, y, theta, anchor, curvature, inverse, correction, n, lam, work, out):  # type: ignore[no-untyped-def]
-    """out (p,) = theta after one Newton step that takes the rows X (r, d), y (r,) out of a model of n rows.
-
-    curvature (p, p), the Hessian sum at `anchor` over all n rows, loses these rows; `inverse` is refined, not changed.
-    correction (p, p), or (0, 0) for none, is the learned part. work (3 + p, p) is scratch; work[0] leaves with
-    r * (mean gradient of the rows + penalty gradient), of which z is the 1 / sqrt(r) fold, and work[3:] with the
-    curvature as it was. Returns the relative residual of the linear system: not small when the curvature has changed
-    too much for `inverse`.
-    """
-    p = theta.size
-    for j in range(p):
-        for k in range(p):
-            work[3 + j, k] = curvature[j, k]
-    left = n - X.shape[0]
-    total = work[0]
-    for j in range(p):
-        total[j] = X.shape[0] * lam * theta[j] if j < p - 1 else 0.0
-    take_rows_out(X, y, theta, anchor, total, curvature)
-    return solve_move(theta, curvature, inverse, correction, left, lam, work, out)
-
-
-@kernel(fastmath=FAST)
-def solve_move(theta, curvature, inverse, correction, left, lam, work, out):  # type: ignore[no-untyped-def]
-    """The second half of newton_move: from work[0] and the curvature of the `left` rows that stay to out (p,)."""
-    residual = refined_solve(inverse, curvature, left * lam, work[0], 3, work[1], work[2])
-    for j in range(theta.size):
-        move = work[1, j]
-        for k in range(correction.shape[1]):
-            move += correction[j, k] * work[0, k] / left
-        out[j] = theta[j] + move
-    return residual
+def forget_stored(packed, ids, bits, counts, X, y):  # type: ignore[no-untyped-def]
+    """forget_cells, then erase_rows, of rows whose X (N, d) and y (N,) are kept, as one call."""
+    forget_cells(packed, ids, y, ids, bits, counts)
+    erase_rows(X, y, ids)
 
 
 @kernel(fastmath=FAST)

@@ -69,12 +69,12 @@ class Newton(Baseline):
     def _compiled(self, step: NewtonStep, ids: Ids) -> Outcome:
         assert self.theta is not None
         X, y = self.table.take(ids)
-        inverse = step.inverse
+        inverse = step.inverse.copy()
         try:
             theta = step.move(X, y, ids, self.theta, self.n)
         finally:
             curvature = step.curvature.copy()
-            step.curvature[:], step.inverse = self.curvature, inverse
+            step.curvature[:], step.inverse[:] = self.curvature, inverse
         return Outcome(theta, {"damping": 0.0}, {"curvature": curvature})
 
     def _committed(self, ids: Ids) -> None:

@@ -79,14 +79,13 @@ def _core(u: L2UL, requests: _Requests) -> Callable[[], object]:
         some = [np.array([row]) for row in requests.order[-5000:]]
         turn = count()
         return lambda: u.step.peek(some[next(turn) % 5000])  # type: ignore[attr-defined]
-    step, fetch = u.step.copy(), u.store.fetch
+    step, store = u.step.copy(), u.store
     some = [np.array([row]) for row in requests.order[-5000:]]
     turn = count()
 
     def call() -> object:
         ids = some[next(turn) % 5000]
-        X, y = fetch(ids)
-        return step.move(X, y, ids, u.theta, u.n)
+        return step.move_stored(store, ids, u.theta, u.n)
 
     return call
 
@@ -163,9 +162,7 @@ def _many_rows(base: Record, u: L2UL, repeats: int) -> Iterator[Record]:
     step = u.step.copy()
 
     def core() -> object:
-        ids = sets[next(turn) % 40]
-        X, y = u.store.fetch(ids)
-        return step.move(X, y, ids, u.theta, u.n)
+        return step.move_stored(u.store, sets[next(turn) % 40], u.theta, u.n)
 
     calls: dict[str, Callable[[], object]] = {
         f"core, r = {R}": core,

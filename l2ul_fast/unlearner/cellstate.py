@@ -53,12 +53,13 @@ class CellState:
             done += len(X)
         return state
 
-    def forget(self, ids: Ids, y: NDArray[np.uint8], store: Store) -> None:
-        """Take rows out of the counts (exact integers), overwrite their cells and what `store` holds of them."""
+    def forget(self, ids: Ids, y: NDArray[np.uint8], at: Ids, store: Store) -> None:
+        """Take rows with classes y[at] out of the counts (exact integers); overwrite their cells and what `store`
+        holds of them."""
         if isinstance(store, ArrayStore):  # one call instead of two
-            forget_stored(self.packed, ids, y, self.bits, self.counts, store.X, store.y)
+            forget_stored(self.packed, ids, self.bits, self.counts, store.X, store.y)
         else:
-            forget_cells(self.packed, ids, y, self.bits, self.counts)
+            forget_cells(self.packed, ids, y, at, self.bits, self.counts)
             store.erase(ids)
 
     def seeds_among(self, ids: Ids) -> NDArray[np.int64]:

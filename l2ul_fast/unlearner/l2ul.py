@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,14 +20,12 @@ from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
 from l2ul_fast.unlearner.steps import AnchoredStep
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_kernels.request import FOREIGN, PRESENT, claim, leave_classes, release
+from l2ul_kernels.request import EMPTY, FOREIGN, PRESENT, claim, claim_labelled, leave_classes, release
 
 Progress = Callable[[str, int, int], None]
 
 HEADS = ("influence", "direct")
 PRIORS = ("newton", "none")
-#: Given to steps that look at stored cells instead.
-NO_ROWS = np.empty((0, 0))
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -175,26 +173,24 @@ class L2UL:
         if not ids.size:
             return Unlearned(self, self.theta, ids, None)
         r, n, before = ids.size, self.n, self.theta
-        refusal = claim(ids, self.gone)
-        if refusal >= 0:
-            refuse(refusal, ids)
+        stored = X is None
+        if stored:
+            marks, at = self.store.y, ids
+            refusal = claim_labelled(ids, self.gone, marks, self.class_counts)
+            if refusal >= 0:
+                self._refuse(refusal, ids)
+        else:
+            forgotten, marks, at = self._bring(rows, ids, X, y)
         try:
-            if X is None and self.step.reads_rows:
-                forgotten, labels = self.store.fetch(ids)
-            elif X is None:
-                forgotten, labels = NO_ROWS, self.store.labels(ids)
+            if stored:
+                theta = self.step.move_stored(self.store, ids, before, n)
             else:
-                forgotten, labels = brought(self, rows, ids, X, y)
-            self._leave(labels)
-            try:
-                theta = self.step.move(forgotten, labels, ids, before, n)
-            except BaseException:
-                np.add.at(self.class_counts, labels, 1)
-                raise
+                theta = self.step.move(forgotten, marks, ids, before, n)
         except BaseException:
+            np.add.at(self.class_counts, marks[at], 1)
             release(ids, self.gone)
             raise
-        self.cells.forget(ids, labels, self.store)
+        self.cells.forget(ids, marks, at, self.store)
         self.n = n - r
         self.theta = theta
         self.model = self.step.model  # an anchor may have moved
@@ -205,14 +201,30 @@ class L2UL:
             warnings.warn(RetrainInstead(r, n, self.learned.largest), stacklevel=2)
         return result
 
-    def _leave(self, labels: NDArray[np.uint8]) -> None:
-        """Take the rows out of the class counts; a model needs rows of every class."""
-        empty = leave_classes(labels, self.class_counts)
-        if empty < 0:
-            return
-        if self.n == len(labels):
+    def _bring(self, rows: Any, ids: NDArray[np.int64], X: Any, y: Any) -> tuple[Any, NDArray[np.uint8], Any]:
+        """(X, labels, 0..r-1) of rows that come with the request, claimed and out of the class counts."""
+        refusal = claim(ids, self.gone)
+        if refusal >= 0:
+            self._refuse(refusal, ids)
+        try:
+            forgotten, labels = brought(self, rows, ids, X, y)
+            at = np.arange(ids.size)
+            empty = leave_classes(labels, at, self.class_counts)
+            if empty >= 0:
+                self._refuse(8 * empty + EMPTY, ids)
+        except BaseException:
+            release(ids, self.gone)
+            raise
+        return forgotten, labels, at
+
+    def _refuse(self, code: int, ids: NDArray[np.int64]) -> NoReturn:
+        """Raise what a claim found; a model needs rows of every class."""
+        if code % 8 != EMPTY:
+            refuse(code, ids)
+        if self.n == ids.size:
             raise UserError("the request takes out all rows: delete the model instead")
-        raise UserError(f"the request takes out all rows of class {self.classes_[empty]}: retrain without that class")
+        name = self.classes_[code // 8]
+        raise UserError(f"the request takes out all rows of class {name}: retrain without that class")
 
     # Look at the rows that stay --------------------------------------------------------------------------------------
 

@@ -85,7 +85,8 @@ def _model_arrays(model: Any) -> Arrays:
 
 def _step_arrays(step: Step) -> Arrays:
     if isinstance(step, NewtonStep):
-        return {"step.anchor": step.anchor, "step.curvature": step.curvature, "step.correction": step.correction}
+        parts = {"anchor": step.anchor, "curvature": step.curvature, "correction": step.correction}
+        return {f"step.{name}": np.ascontiguousarray(part) for name, part in parts.items()}
     if isinstance(step, AnchoredStep):
         return {"step.W": np.ascontiguousarray(step.W), "step.anchor_rows": step.anchor_rows}
     if isinstance(step, LinearStep):

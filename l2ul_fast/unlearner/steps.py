@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.cellstate import CellState
+from l2ul_fast.unlearner.store import ArrayStore, Store
 from l2ul_kernels.forward import DirectForward
-from l2ul_kernels.request import (
-    linear_move,
-    linear_move_single,
-    logistic_total,
-    mlp_total,
+from l2ul_kernels.request import linear_move, linear_move_single, logistic_total, mlp_total
+from l2ul_kernels.request_newton import (
+    aligned_zeros,
+    curvature_before,
+    newton_arrays,
     newton_move,
+    padded,
     solve_move,
 )
 
@@ -40,20 +42,14 @@ SINGULAR = 1e-4
 WIDE = 64
 
 
-def aligned_zeros(shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
-    """Zeros from a cache line on: no vector of a row then crosses two lines."""
-    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    room = np.zeros(size + 64, np.uint8)
-    skip = -room.ctypes.data % 64
-    return room[skip : skip + size].view(dtype).reshape(shape)
-
-
 class Step(Protocol):
     model: Any
-    reads_rows: bool  #: whether `move` looks at X; if not, any array will do
+
+    def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        """theta after the rows `ids` of `store` have left a model of n rows."""
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        """theta after rows X (r, d), y (r,) have left a model of n rows."""
+        """The same for rows that were fetched: X (r, d), y (r,)."""
 
     @property
     def total(self) -> Vector | None:
@@ -73,59 +69,97 @@ class NewtonStep:
     exactly the curvature of the rows that stay, and no trace of the others is in it.
     """
 
-    reads_rows = True
-
     def __init__(
         self, model: Any, anchor: Vector, curvature: NDArray[np.float64], n: int, correction: NDArray[np.float64] | None
     ) -> None:
-        self.model, self.anchor, self.curvature, self.lam = model, anchor, curvature, model.lam
-        self.correction = np.zeros((0, 0)) if correction is None else correction
-        self._work = np.zeros((3 + anchor.size, anchor.size))
+        self.model, self.lam = model, model.lam
+        self._state, self._work = newton_arrays(anchor.size)
+        self.anchor[:], self.curvature[:] = anchor, curvature
+        if correction is not None:
+            self.correction = correction
         self._invert(n)
+
+    def _matrix(self, k: int) -> NDArray[np.float64]:
+        """Matrix k of the state, (p, p); (0, p) if it is not there."""
+        p = self.model.size
+        wide = padded(p)
+        return self._state[wide + k * wide * wide :][: wide * wide].reshape(-1, wide)[:p, :p]
+
+    @property
+    def anchor(self) -> Vector:
+        return self._state[: self.model.size]
+
+    @property
+    def curvature(self) -> NDArray[np.float64]:
+        return self._matrix(0)
+
+    @property
+    def inverse(self) -> NDArray[np.float64]:
+        """Of curvature and penalty, as they were some requests ago."""
+        return self._matrix(1)
+
+    @property
+    def correction(self) -> NDArray[np.float64]:
+        """(p, p), or (0, 0) for none."""
+        own = self._matrix(2)
+        return own.T if own.size else np.zeros((0, 0))
+
+    @correction.setter
+    def correction(self, correction: NDArray[np.float64]) -> None:
+        state, _ = newton_arrays(len(correction), corrected=True)
+        known = min(state.size, self._state.size)
+        state[:known] = self._state[:known]
+        self._state = state
+        self._matrix(2)[:] = correction.T
 
     def _invert(self, n: int) -> None:
         system = self.curvature.copy()
-        inner = np.arange(self.anchor.size - 1)
+        inner = np.arange(len(system) - 1)
         system[inner, inner] += n * self.lam
         try:
-            self.inverse = np.ascontiguousarray(np.linalg.inv(system))
+            self.inverse[:] = np.linalg.inv(system)
         except np.linalg.LinAlgError:
             raise UserError("the rows that would stay do not determine the model: retrain instead") from None
 
+    def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        if isinstance(store, ArrayStore):  # read where they lie
+            return self._move(store.X, store.y, ids, theta, n)
+        return self.move(*store.fetch(ids), ids, theta, n)
+
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        return self._move(X, y, np.arange(len(X)), theta, n)
+
+    def _move(self, X: NDArray[Any], y: NDArray[np.uint8], at: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        """theta without the rows X[at]."""
         out = np.empty(theta.size)
-        residual = newton_move(
-            X, y, theta, self.anchor, self.curvature, self.inverse, self.correction, n, self.lam, self._work, out
-        )
+        residual = newton_move(X, y, at, theta, self._state, self._work, n, self.lam, out)
         if not residual < STALE:
-            left, inverse = n - len(X), self.inverse
+            left, inverse = n - at.size, self.inverse.copy()
             try:
                 self._invert(left)
-                residual = solve_move(
-                    theta, self.curvature, self.inverse, self.correction, left, self.lam, self._work, out
-                )
+                residual = solve_move(theta, self._state, self._work, left, self.lam, out)
                 if not residual < SINGULAR:
                     raise UserError("the rows that would stay do not determine the model: retrain instead")
             except BaseException:
-                self.curvature[:], self.inverse = self._work[3:], inverse
+                self.curvature[:], self.inverse[:] = curvature_before(self._work, theta.size), inverse
                 raise
         return out
 
     @property
     def total(self) -> Vector:
-        return self._work[0]
+        return self._work[: self.model.size]
 
     def inverse_hessian(self, n: int) -> NDArray[np.float64]:
         return n * self.inverse
 
     def copy(self) -> NewtonStep:
-        return copy.deepcopy(self)
+        other = copy.copy(self)
+        other._state, other._work = self._state.copy(), self._work.copy()
+        return other
 
 
 class LinearStep:
     """theta + W z: W is a cached inverse Hessian, a learned matrix, or their sum."""
-
-    reads_rows = True
 
     def __init__(self, model: Any, W: NDArray[Any]) -> None:
         self.model = model
@@ -147,7 +181,7 @@ class LinearStep:
     def W(self, W: NDArray[Any]) -> None:
         p = len(W)
         wide = -(-p // WIDE) * WIDE if W.dtype == np.float32 else p  # rows of float32 in whole vectors
-        self._rows = aligned_zeros((p, wide), W.dtype)
+        self._rows = aligned_zeros(p * wide, W.dtype).reshape(p, wide)
         self._rows[:, :p] = W
 
     def sum_rows(self, X: NDArray[Any], y: NDArray[np.uint8], theta: Vector) -> None:
@@ -169,6 +203,9 @@ class LinearStep:
         else:
             linear_move(self._rows, self._total, theta, left, out)
         return out
+
+    def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        return self.move(*store.fetch(ids), ids, theta, n)
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         self.sum_rows(X, y, theta)
@@ -233,7 +270,6 @@ class DirectStep:
     """The paper's head: theta' = N_U(mu_D, mu_f, theta), from the stored cells."""
 
     total = None
-    reads_rows = False
 
     def __init__(
         self, model: Any, weights: Mapping[str, NDArray[np.float32]], cells: CellState, theta: Vector, n: int
@@ -251,6 +287,9 @@ class DirectStep:
     def peek(self, ids: NDArray[np.int64]) -> Vector:
         """theta' of a request, without taking its rows out."""
         return self._forward(self._cells.packed, ids, np.empty(self._forward.p))
+
+    def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        return self._forward.move(self._cells.packed, ids, n - ids.size, np.empty(self._forward.p))
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         return self._forward.move(self._cells.packed, ids, n - ids.size, np.empty(self._forward.p))

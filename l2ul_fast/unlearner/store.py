@@ -15,11 +15,12 @@ Ids = NDArray[np.int64]
 
 
 class Store(Protocol):
+    @property
+    def y(self) -> NDArray[np.uint8]:
+        """(N,) of all rows."""
+
     def fetch(self, ids: Ids) -> Block:
         """X (r, d) and y (r,) of rows that are present, for reading, until they are erased."""
-
-    def labels(self, ids: Ids) -> NDArray[np.uint8]:
-        """y (r,) alone."""
 
     def erase(self, ids: Ids) -> None:
         """Overwrite what is held of these rows."""
@@ -40,9 +41,6 @@ class ArrayStore:
         gather(self.X, self.y, ids, X, y)
         return X, y
 
-    def labels(self, ids: Ids) -> NDArray[np.uint8]:
-        return self.y[ids]
-
     def erase(self, ids: Ids) -> None:
         erase_rows(self.X, self.y, ids)
 
@@ -54,7 +52,7 @@ class FileStore:
     """Rows in the dataset file (never changed by us); labels are held in memory."""
 
     def __init__(self, table: FileTable) -> None:
-        self._table = table
+        self._table, self.y = table, table.y
         from l2ul_fast.datasets.cellstore import fingerprint  # here: arrays need no h5py
 
         self._fingerprint = fingerprint
@@ -71,11 +69,8 @@ class FileStore:
         self._mapped.check_chunks(ids)
         raw, y = np.empty((ids.size, 4 * self._table.d), np.uint8), np.empty(ids.size, np.uint8)
         X = raw.view(np.float32)
-        gather_mapped(*self._where, *self._scale, self._table.y, ids, raw, X, y)
+        gather_mapped(*self._where, *self._scale, self.y, ids, raw, X, y)
         return X, y
-
-    def labels(self, ids: Ids) -> NDArray[np.uint8]:
-        return self._table.y[ids]
 
     def erase(self, ids: Ids) -> None:
         """The file is the user's; nothing of its rows is kept here."""
@@ -118,11 +113,12 @@ class NoStore:
         total = (words * self.key[2:]).sum(axis=1) + y * self.key[1] + self.key[0]
         return (total >> np.uint64(32)).astype(np.uint32)
 
-    def fetch(self, ids: Ids) -> Block:
+    @property
+    def y(self) -> NDArray[np.uint8]:
         raise UserError("this unlearner keeps no rows (store_rows=False): give X and y of the rows to forget")
 
-    def labels(self, ids: Ids) -> NDArray[np.uint8]:
-        return self.fetch(ids)[1]
+    def fetch(self, ids: Ids) -> Block:
+        return np.empty((0, 0)), self.y
 
     def erase(self, ids: Ids) -> None:
         self.digests[ids] = 0

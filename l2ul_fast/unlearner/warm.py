@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from l2ul_kernels.request import PRESENT, claim, forget_cells, forget_stored, leave_classes, release
+from l2ul_kernels.request import PRESENT, claim_labelled, forget_cells, forget_stored, release
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -20,15 +20,14 @@ def warm_request(u: L2UL) -> None:
     if isinstance(u.store, NoStore):
         return
     gone = u.gone.copy()
-    claim(one, gone)
+    claim_labelled(one, gone, u.store.y, u.class_counts.copy())
     release(one, gone)
     u.store.fetch(np.repeat(one, 2))  # several rows are copied, one is not
     X, y = u.store.fetch(one)
-    leave_classes(y, u.class_counts.copy())
-    what = (u.cells.packed[one], np.zeros(1, np.int64), y, u.cells.bits, u.cells.counts.copy())
+    packed, first, bits, counts = u.cells.packed[one], np.zeros(1, np.int64), u.cells.bits, u.cells.counts.copy()
     if isinstance(u.store, ArrayStore):
-        forget_stored(*what, X.copy(), y.copy())
+        forget_stored(packed, first, bits, counts, X.copy(), y.copy())
     else:
-        forget_cells(*what)
+        forget_cells(packed, first, y, first, bits, counts)
     if u.step.total is not None:  # else a network, which compiled itself when it was built
-        u.step.copy().move(X, y, one, u.theta, u.n)
+        u.step.copy().move_stored(u.store, one, u.theta, u.n)
