@@ -16,6 +16,8 @@ from l2ul_kernels.request import GONE, NOT_TRAINED, OUTSIDE, PRESENT, TWICE
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
+INT64 = np.dtype(np.int64)
+
 _REASONS = {
     OUTSIDE: "row {} does not exist",
     GONE: "row {} was forgotten before",
@@ -27,20 +29,22 @@ _REASONS = {
 def checked_ids(rows: ArrayLike) -> NDArray[np.int64]:
     """Row numbers (r,) int64, ascending: the order of a request does not matter, bit for bit."""
     try:
-        ids = np.asarray(rows)
+        ids = np.array(rows)  # ours: the ledger keeps it
     except ValueError:
         raise UserError("row numbers must be a list of whole numbers") from None
-    if ids.dtype != np.int64:
+    if ids.dtype is not INT64:
         if ids.size == 0 and ids.ndim <= 1:
             return np.zeros(0, np.int64)
         if ids.dtype.kind not in "iu":
             raise UserError(f"row numbers must be whole numbers, got {ids.dtype}")
         if ids.dtype == np.uint64 and ids.max() > np.iinfo(np.int64).max:
             raise UserError(f"row {ids.max()} does not exist: nothing was forgotten")
-        ids = ids.astype(np.int64)
+        ids = ids.astype(INT64)
     if ids.ndim != 1:
         raise UserError(f"row numbers must be a list, got {ids.ndim} dimensions")
-    return np.sort(ids) if ids.size > 1 else ids.copy()
+    if ids.size > 1:
+        ids.sort()
+    return ids
 
 
 def refuse(code: int, ids: NDArray[np.int64]) -> NoReturn:

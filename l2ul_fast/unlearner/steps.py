@@ -74,6 +74,7 @@ class NewtonStep:
     ) -> None:
         self.model, self.lam = model, model.lam
         self._state, self._work = newton_arrays(anchor.size)
+        self._total = self._work[: anchor.size]
         self.anchor[:], self.curvature[:] = anchor, curvature
         if correction is not None:
             self.correction = correction
@@ -147,7 +148,7 @@ class NewtonStep:
 
     @property
     def total(self) -> Vector:
-        return self._work[: self.model.size]
+        return self._total
 
     def inverse_hessian(self, n: int) -> NDArray[np.float64]:
         return n * self.inverse
@@ -155,6 +156,7 @@ class NewtonStep:
     def copy(self) -> NewtonStep:
         other = copy.copy(self)
         other._state, other._work = self._state.copy(), self._work.copy()
+        other._total = other._work[: self._total.size]
         return other
 
 
