@@ -43,10 +43,13 @@ def interleave(
     repeats: int = 7,
     inner: dict[str, int] | None = None,
     pause: float = PAUSE,
+    settle: float = 0.0,
 ) -> dict[str, Times]:
     """Call every candidate in turn, `repeats` rounds, each round starting at another one.
 
     Candidates must be warmed up already. `inner[name]` calls are timed together where one would be too short to time.
+    settle: seconds of calls that are not timed before those that are; a core that has slept is slow for a millisecond,
+    which microsecond calls would pay for and longer ones not.
     """
     names, inner = list(calls), inner or {}
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -58,6 +61,9 @@ def interleave(
                 name = names[(turn + k) % len(names)]
                 call, count = calls[name], inner.get(name, 1)
                 time.sleep(pause)
+                ready = time.perf_counter() + settle
+                while time.perf_counter() < ready:
+                    call()
                 start = time.perf_counter()
                 for _ in range(count):
                     call()

@@ -28,9 +28,9 @@ from l2ul_kernels.request import (
     linear_move,
     linear_move_single,
     logistic_total,
-    mlp_total,
     release,
 )
+from l2ul_kernels.request_mlp import RequestSums, mlp_move, mlp_total
 from l2ul_kernels.request_newton import (
     EXACT,
     curvature_before,
@@ -347,17 +347,46 @@ def test_a_claim_with_labels_is_a_claim_and_a_leave(states, data):
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.booleans(), seeds)
-def test_mlp_total_and_single_precision_move(r, d, h, relu, seed):
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.booleans(), st.sampled_from([2, 3]), seeds)
+def test_mlp_total_and_single_precision_move(r, d, h, relu, classes, seed):
     from l2ul_fast.models import MLPModel
 
     rng = np.random.default_rng(seed)
-    model = MLPModel(d, h=h, activation="relu" if relu else "tanh", anchor=rng.normal(size=h * d + 2 * h + 1), mu=0.1)
-    X, y = rng.normal(size=(r, d)).astype(np.float32), rng.integers(0, 2, r).astype(np.uint8)
-    theta, out = rng.normal(size=model.size), np.empty(model.size)
-    mlp_total(X, y, theta, model.anchor, model.mu, h, 1, int(relu), np.empty(2 * (h + 1)), out)
-    expected = r * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
+    kind, o = "relu" if relu else "tanh", 1 if classes == 2 else classes
+    model = MLPModel(d, classes, h, kind, anchor=rng.normal(size=h * (d + 1) + o * (h + 1)), mu=0.1)
+    X, y = rng.normal(size=(9, d)).astype(np.float32), rng.integers(0, classes, 9).astype(np.uint8)
+    ids = rng.permutation(9)[:r]
+    theta, out, memory = rng.normal(size=model.size), np.empty(model.size), np.empty(2 * (h + o))
+    mlp_total(X, y, ids, theta, model.anchor, model.mu, h, o, int(relu), memory, out)
+    expected = r * (model.data_gradient(theta, X[ids], y[ids]) + model.penalty_gradient(theta))
     np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-9)
     W, moved = rng.normal(size=(model.size, model.size)).astype(np.float32), np.empty(model.size)
-    linear_move_single(W, out, theta, 100, np.empty(model.size, np.float32), moved)
+    single = np.empty(model.size, np.float32)
+    linear_move_single(W, out, theta, 100, single, moved)
     np.testing.assert_allclose(moved, theta + W.astype(np.float64) @ out / 100, atol=1e-3 * np.abs(out).sum() / 100)
+    total, at_once = np.empty(model.size), np.empty(model.size)
+    mlp_move(
+        X, y, ids, theta, model.anchor, model.mu, h, o, int(relu), 100, W, memory, total, single, at_once
+    )  # fmt: skip
+    np.testing.assert_array_equal(total, out)
+    np.testing.assert_allclose(at_once, moved, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([1, 63, 64, 65, 300]), st.integers(1, 9), st.integers(1, 4), st.sampled_from([2, 3]),
+    st.sampled_from([np.float32, np.float64]), seeds,
+)  # fmt: skip
+def test_request_sums_are_mlp_sums(r, d, h, classes, dtype, seed):
+    from l2ul_kernels.reference_mlp import gradients
+
+    rng = np.random.default_rng(seed)
+    sums = RequestSums(d, h, classes, "tanh")
+    X, y = rng.normal(size=(400, d)).astype(dtype), rng.integers(0, classes, 400).astype(np.uint8)
+    theta = rng.normal(size=lk.mlp_size(d, h, classes))
+    for _ in range(2):  # the second finds the scratch of the first
+        ids = rng.permutation(400)[:r]
+        expected = gradients(X[ids], y[ids], theta, h, "tanh", classes).sum(axis=0)
+        np.testing.assert_allclose(sums(X, y, ids, theta), expected, rtol=1e-10, atol=1e-10)
+    sums.wipe()
+    assert not any(value.any() for value in (sums._memory, sums._total, sums._padded))

@@ -5,7 +5,9 @@ import numpy as np
 from l2ul_fast.unlearner import L2UL
 
 #: Values that a request may leave behind without meaning anything.
-SCRATCH = ("_work", "_total", "_single", "_memory", "_packed")  # _packed: padded copies of partition seeds
+SCRATCH = ("_work", "_total", "_single", "_memory", "_sums", "_packed")  # _packed: padded copies of partition seeds
+#: What a Newton step keeps, each by its name; together they are `_state`.
+PARTS = ("anchor", "curvature", "inverse", "correction")
 TIMES = ("time", "seconds", "fit_seconds")
 
 
@@ -68,6 +70,10 @@ def contents(thing, skip=SCRATCH):
                 items = [(name, getattr(value, name)) for name in slots] + list(getattr(value, "__dict__", {}).items())
             else:
                 return
+            if "_state" in getattr(value, "__dict__", {}):
+                items = [item for item in items if item[0] != "_state"] + [
+                    (name, getattr(value, name)) for name in PARTS
+                ]
             for name, item in items:
                 if name not in skip:
                     walk(item, f"{path}.{name}")

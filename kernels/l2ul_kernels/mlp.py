@@ -247,9 +247,10 @@ def mlp_gradient(
     theta, out = check_theta(theta, lay), np.zeros(lay.size)
     if theta.ndim != 1:
         raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
-    rows, memory = X.astype(np.float64), np.empty(2 * (lay.h + lay.o))
-    ensure_compiled("mlp few", few_gradient, lambda: few_gradient(rows[:0], y[:0], theta, lay.h, lay.o, 0, memory, out))
-    few_gradient(rows, y, theta, lay.h, lay.o, lay.relu, memory, out)
+    rows, ids, memory = X.astype(np.float64), np.arange(len(X)), np.empty(2 * (lay.h + lay.o))
+    what = (theta, lay.h, lay.o, lay.relu, memory, out)
+    ensure_compiled("mlp few", few_gradient, lambda: few_gradient(rows, y, ids[:0], *what))
+    few_gradient(rows, y, ids, *what)
     return out / max(len(X), 1)
 
 

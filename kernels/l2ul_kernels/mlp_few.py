@@ -24,13 +24,13 @@ def _output_errors(z: Any, label: int) -> None:
 
 
 @kernel()
-def few_gradient(X: Any, y: Any, theta: Any, h: int, o: int, relu: int, memory: Any, out: Any) -> None:
-    """Add the gradient sum of rows X (r, d) float64 to out (p,); theta as in mlp.py, memory (2 (h + o),)."""
+def few_gradient(X: Any, y: Any, ids: Any, theta: Any, h: int, o: int, relu: int, memory: Any, out: Any) -> None:
+    """Add the gradient sum of rows X[ids] (r, d), y[ids] to out (p,); theta as in mlp.py, memory (2 (h + o),)."""
     d = X.shape[1]
     b1, w2 = h * d, h * d + h
     b2 = w2 + o * h
     a, z = memory[:h], memory[h : h + o]
-    for i in range(len(X)):
+    for i in ids:
         for j in range(h):
             s = theta[b1 + j]
             for k in range(d):

@@ -11,7 +11,6 @@ import math
 import numpy as np
 
 from l2ul_kernels._jit import FAST, kernel
-from l2ul_kernels.mlp_few import few_gradient
 
 #: States of a row in `gone` (N,) uint8.
 PRESENT, FORGOTTEN, _CLAIMED, FOREIGN = 0, 1, 2, 3
@@ -206,15 +205,3 @@ def linear_move_single(W, total, theta, left, work, out):  # type: ignore[no-unt
         for k in range(work.size):
             move += W[j, k] * work[k]
         out[j] = theta[j] + move / left
-
-
-@kernel()
-def mlp_total(X, y, theta, centre, strength, h, o, relu, memory, out):  # type: ignore[no-untyped-def]
-    """out (p,) = r * (mean gradient of a few rows X (r, d), y (r,) + penalty gradient) of the MLP.
-
-    The penalty is strength / 2 |theta - centre|^2; h hidden units, o logits; memory (2 (h + o),) is scratch.
-    """
-    r = X.shape[0]
-    for j in range(theta.size):
-        out[j] = r * strength * (theta[j] - centre[j])
-    few_gradient(X, y, theta, h, o, relu, memory, out)

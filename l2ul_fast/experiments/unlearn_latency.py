@@ -26,6 +26,8 @@ from l2ul_kernels.threads import thread_limit
 
 CALLS = 200
 R = 1000
+#: Seconds of calls before those that are timed.
+SETTLE = 0.003
 
 
 def rows_of_higgs(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +123,7 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
         for call in calls.values():
             for _ in range(CALLS):
                 call()
-        times = interleave(calls, repeats, dict.fromkeys(calls, CALLS))
+        times = interleave(calls, repeats, dict.fromkeys(calls, CALLS), settle=SETTLE)
         eager = min(t.median for name, t in times.items() if "eager" in name)
         script = min(t.median for name, t in times.items() if "script" in name)
         for name, taken in times.items():
@@ -171,7 +173,7 @@ def _many_rows(base: Record, u: L2UL, repeats: int) -> Iterator[Record]:
     with threads(1):
         for call in calls.values():
             call()
-        times = interleave(calls, repeats, dict.fromkeys(calls, 40))
+        times = interleave(calls, repeats, dict.fromkeys(calls, 40), settle=SETTLE)
     gather = times[f"gather {R} rows"].median
     for name, taken in times.items():
         yield {

@@ -16,7 +16,8 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.store import ArrayStore, Store
 from l2ul_kernels.forward import DirectForward
-from l2ul_kernels.request import linear_move, linear_move_single, logistic_total, mlp_total
+from l2ul_kernels.request import linear_move, linear_move_single, logistic_total
+from l2ul_kernels.request_mlp import RequestSums, mlp_move, mlp_total
 from l2ul_kernels.request_newton import (
     aligned_zeros,
     curvature_before,
@@ -173,6 +174,7 @@ class LinearStep:
             o = 1 if model.n_classes == 2 else model.n_classes
             self._sizes = (model.h, o, int(model.activation == "relu"))
             self._memory, self._zero = np.empty(2 * (model.h + o)), np.zeros(p)
+            self._sums = RequestSums(model.d, model.h, model.n_classes, model.activation)
 
     @property
     def W(self) -> NDArray[Any]:
@@ -186,16 +188,21 @@ class LinearStep:
         self._rows = aligned_zeros(p * wide, W.dtype).reshape(p, wide)
         self._rows[:, :p] = W
 
-    def sum_rows(self, X: NDArray[Any], y: NDArray[np.uint8], theta: Vector) -> None:
-        """Put r * (mean gradient + penalty gradient) into `total`."""
-        model = self.model
-        if self._binary_lr:
-            logistic_total(X, y, theta, model.lam, self._total)
-        elif model.name == "mlp" and len(X) <= FEW:
-            centre = self._zero if model.anchor is None else model.anchor
-            mlp_total(X, y, theta, centre, model.strength, *self._sizes, self._memory, self._total)
+    def _penalty(self) -> tuple[Vector, float]:
+        """The MLP's: where it pulls to, and how strongly."""
+        return (self._zero if self.model.anchor is None else self.model.anchor), self.model.strength
+
+    def sum_rows(self, X: NDArray[Any], y: NDArray[np.uint8], at: NDArray[np.int64], theta: Vector) -> None:
+        """Put r * (mean gradient + penalty gradient) of the rows X[at] into `total`."""
+        model, r = self.model, at.size
+        if model.name == "mlp" and r <= FEW:
+            mlp_total(X, y, at, theta, *self._penalty(), *self._sizes, self._memory, self._total)
+        elif model.name == "mlp" and r <= RequestSums.MOST:
+            self._total[:] = self._sums(X, y, at, theta) + r * model.penalty_gradient(theta)
+        elif self._binary_lr:
+            logistic_total(X[at], y[at], theta, model.lam, self._total)
         else:
-            self._total[:] = len(X) * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
+            self._total[:] = r * (model.data_gradient(theta, X[at], y[at]) + model.penalty_gradient(theta))
 
     def apply(self, theta: Vector, left: int) -> Vector:
         """theta + W total / left."""
@@ -207,11 +214,28 @@ class LinearStep:
         return out
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+        if isinstance(store, ArrayStore):  # read where they lie
+            return self._move(store.X, store.y, ids, ids, theta, n)
         return self.move(*store.fetch(ids), ids, theta, n)
 
     def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        self.sum_rows(X, y, theta)
-        return self.apply(theta, n - len(X))
+        return self._move(X, y, np.arange(len(X)), ids, theta, n)
+
+    def _move(
+        self, X: NDArray[Any], y: NDArray[np.uint8], at: NDArray[np.int64], ids: NDArray[np.int64], theta: Vector,
+        n: int,
+    ) -> Vector:  # fmt: skip
+        """theta without the rows X[at], y[at], which are rows `ids` of D."""
+        left = n - at.size
+        if at.size <= FEW and self.model.name == "mlp" and self._rows.dtype == np.float32:
+            out = np.empty(theta.size)
+            mlp_move(
+                X, y, at, theta, *self._penalty(), *self._sizes, left, self._rows, self._memory, self._total,
+                self._single, out,
+            )  # fmt: skip
+            return out
+        self.sum_rows(X, y, at, theta)
+        return self.apply(theta, left)
 
     @property
     def total(self) -> Vector:
@@ -238,9 +262,12 @@ class AnchoredStep(LinearStep):
         self._is_anchor = np.zeros(size, bool)
         self._is_anchor[anchor_rows] = True
 
-    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
+    def _move(
+        self, X: NDArray[Any], y: NDArray[np.uint8], at: NDArray[np.int64], ids: NDArray[np.int64], theta: Vector,
+        n: int,
+    ) -> Vector:  # fmt: skip
         if not (self._is_anchor[ids[0]] if ids.size == 1 else self._is_anchor[ids].any()):
-            return super().move(X, y, ids, theta, n)
+            return super()._move(X, y, at, ids, theta, n)
         old, mu = self.model.anchor, self.model.mu
         left = np.setdiff1d(self.anchor_rows, ids)
         if left.size < 2:
@@ -249,9 +276,9 @@ class AnchoredStep(LinearStep):
         found = plain.fit(self.fetch(left), start=old, tol=1e-8)
         if not found.converged:
             raise UserError("the anchor cannot be trained again without these rows: fit again")
-        r = len(X)
+        r = at.size
         # the penalty pulls to the new anchor afterwards: n - r rows' worth of mu (new - old) more
-        self.sum_rows(X, y, theta)
+        self.sum_rows(X, y, at, theta)
         self._total += (n - r) * mu * (found.theta - old)
         out = self.apply(theta, n - r)
         self.model = self.model.with_anchor(found.theta, mu)
@@ -266,6 +293,8 @@ def wipe(step: Step) -> None:
     for name in ("_work", "_total", "_single", "_memory"):
         if hasattr(step, name):
             getattr(step, name)[:] = 0
+    if hasattr(step, "_sums"):
+        step._sums.wipe()
 
 
 class DirectStep:
