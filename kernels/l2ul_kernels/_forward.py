@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from l2ul_kernels._jit import kernel
+from l2ul_kernels.request import DONE, ask_for, claim_labelled, forget_stored
 
 HEADER = 16
 CONTRACT = ("contract",)
@@ -232,6 +233,24 @@ def direct_move(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_lef
     for j in range(h1):
         total[j] -= gone[j]
     direct_base(memory, total, n_left, out, net)
+
+
+@kernel()
+def direct_request(
+    ids: Any, gone: Any, left: Any, X: Any, y: Any, packed: Any, bits: int, counts: Any, memory: Any, total: Any,
+    n: int, net: Any, out: Any,
+) -> int:  # fmt: skip
+    """A whole request for a few of n stored rows as one call: claim_labelled, direct_move, forget_stored.
+
+    Returns DONE, or what the claim refuses; then nothing has changed.
+    """
+    ask_for(ids, X, y, packed)
+    refusal = claim_labelled(ids, gone, y, left)
+    if refusal >= 0:
+        return refusal
+    direct_move(packed, ids, bits, memory, total, n - ids.size, net, out)
+    forget_stored(packed, ids, bits, counts, X, y)
+    return DONE
 
 
 @kernel(fastmath=CONTRACT)

@@ -20,11 +20,13 @@ from l2ul_kernels._forward import (
     direct_forget,
     direct_forward,
     direct_move,
+    direct_request,
     direct_total,
 )
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.cells import bits_per_cell
 from l2ul_kernels.partitions import address
+from l2ul_kernels.request import OTHERWISE
 from l2ul_kernels.rowcounts import count_classes, count_rows, scratch
 
 #: float32 values per cache line.
@@ -157,6 +159,16 @@ class DirectForward(_Network):
             self(packed, ids, out)
             self.forget(packed, ids, n_left, out)
         return out
+
+    def request(
+        self, ids: NDArray[np.int64], gone: NDArray[np.uint8], left: NDArray[np.int64], X: NDArray[Any],
+        y: NDArray[np.uint8], packed: NDArray[np.uint8], counts: NDArray[np.int64], n: int, out: NDArray[np.float64],
+    ) -> int:  # fmt: skip
+        """A whole request on stored rows, `move` within it, as one call (see direct_request); OTHERWISE for many."""
+        if len(ids) > FEW:
+            return OTHERWISE
+        memory, total, net = self._memory, self._total, self.net
+        return int(direct_request(ids, gone, left, X, y, packed, self.bits, counts, memory, total, n, net, out))
 
     def from_counts(self, counts: NDArray[np.int64], r: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
         """The same for rows whose counts (t, psi) are known."""

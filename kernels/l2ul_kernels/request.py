@@ -11,9 +11,13 @@ import math
 import numpy as np
 
 from l2ul_kernels._jit import FAST, kernel
+from l2ul_kernels._memory import prefetch
 
 #: States of a row in `gone` (N,) uint8.
 PRESENT, FORGOTTEN, _CLAIMED, FOREIGN = 0, 1, 2, 3
+
+#: What a whole request returns when it is done, or when nothing was changed and the long way must be taken.
+DONE, OTHERWISE = -1, -2
 
 #: Reasons why `claim` refuses a row.
 OUTSIDE, GONE, TWICE, NOT_TRAINED, EMPTY = 1, 2, 3, 4, 5
@@ -116,6 +120,26 @@ def claim_labelled(ids, gone, y, left):  # type: ignore[no-untyped-def]
         return -1
     release(ids, gone)
     return 8 * empty + EMPTY
+
+
+@kernel()
+def unclaim(ids, gone, y, left):  # type: ignore[no-untyped-def]
+    """Undo claim_labelled."""
+    release(ids, gone)
+    for i in range(ids.size):
+        left[y[ids[i]]] += 1
+
+
+@kernel()
+def ask_for(ids, X, y, packed):  # type: ignore[no-untyped-def]
+    """Ask for all that is stored of a row, so that the waits overlap; of several rows the first is enough."""
+    if ids.size > 0 and 0 <= ids[0] < y.size:
+        row = ids[0]
+        first = X.ctypes.data + row * X.shape[1] * X.itemsize
+        prefetch(packed.ctypes.data + row * packed.shape[1])
+        prefetch(y.ctypes.data + row)
+        for line in range(0, X.shape[1] * X.itemsize, 64):
+            prefetch(first + line)
 
 
 @kernel()

@@ -22,6 +22,7 @@ from l2ul_kernels._columns import residuals
 from l2ul_kernels._jit import FAST, kernel
 from l2ul_kernels.mlp_product import product
 from l2ul_kernels.partitions import address
+from l2ul_kernels.request import DONE, OTHERWISE, ask_for, claim_labelled, forget_stored, unclaim
 
 U = np.uint64
 #: float64 values per cache line.
@@ -174,3 +175,26 @@ def newton_move(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any, n: 
         work[k] = r * lam * theta[k]
     take_rows_out(X, y, ids, theta, state, work)
     return solve_move(theta, state, work, n - r, lam, out)
+
+
+@kernel(fastmath=FAST)
+def newton_request(
+    ids: Any, gone: Any, left: Any, X: Any, y: Any, packed: Any, bits: int, counts: Any, theta: Any, state: Any,
+    work: Any, n: int, lam: float, stale: float, out: Any,
+) -> int:  # fmt: skip
+    """A whole request on stored rows as one call: claim_labelled, newton_move, forget_stored.
+
+    Returns DONE, or what the claim refuses, or OTHERWISE if the residual is not below `stale`. If it is not done,
+    nothing has changed.
+    """
+    ask_for(ids, X, y, packed)
+    refusal = claim_labelled(ids, gone, y, left)
+    if refusal >= 0:
+        return refusal
+    if not newton_move(X, y, ids, theta, state, work, n, lam, out) < stale:
+        wide = padded(theta.size)
+        _copy(work, 3 * wide, state, wide, wide * wide)
+        unclaim(ids, gone, y, left)
+        return OTHERWISE
+    forget_stored(packed, ids, bits, counts, X, y)
+    return DONE

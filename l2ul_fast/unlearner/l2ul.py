@@ -20,7 +20,7 @@ from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
 from l2ul_fast.unlearner.steps import AnchoredStep
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_kernels.request import EMPTY, FOREIGN, PRESENT, claim, claim_labelled, leave_classes, release
+from l2ul_kernels.request import DONE, EMPTY, FOREIGN, PRESENT, claim, claim_labelled, leave_classes, release, unclaim
 
 Progress = Callable[[str, int, int], None]
 
@@ -173,24 +173,7 @@ class L2UL:
         if not ids.size:
             return Unlearned(self, self.theta, ids, None)
         r, n, before = ids.size, self.n, self.theta
-        stored = X is None
-        if stored:
-            marks, at = self.store.y, ids
-            refusal = claim_labelled(ids, self.gone, marks, self.class_counts)
-            if refusal >= 0:
-                self._refuse(refusal, ids)
-        else:
-            forgotten, marks, at = self._bring(rows, ids, X, y)
-        try:
-            if stored:
-                theta = self.step.move_stored(self.store, ids, before, n)
-            else:
-                theta = self.step.move(forgotten, marks, ids, before, n)
-        except BaseException:
-            np.add.at(self.class_counts, marks[at], 1)
-            release(ids, self.gone)
-            raise
-        self.cells.forget(ids, marks, at, self.store)
+        theta = self._without_stored(ids) if X is None else self._without_brought(rows, ids, X, y)
         self.n = n - r
         self.theta = theta
         self.model = self.step.model  # an anchor may have moved
@@ -201,8 +184,29 @@ class L2UL:
             warnings.warn(RetrainInstead(r, n, self.learned.largest), stacklevel=2)
         return result
 
-    def _bring(self, rows: Any, ids: NDArray[np.int64], X: Any, y: Any) -> tuple[Any, NDArray[np.uint8], Any]:
-        """(X, labels, 0..r-1) of rows that come with the request, claimed and out of the class counts."""
+    def _without_stored(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """theta without rows that are stored here; nothing that is held of them stays."""
+        store = self.store
+        if isinstance(store, ArrayStore):
+            theta = np.empty(self.theta.size)
+            code = self.step.request(self, store, ids, theta)
+            if code == DONE:
+                return theta
+            if code >= 0:
+                self._refuse(code, ids)
+        refusal = claim_labelled(ids, self.gone, store.y, self.class_counts)
+        if refusal >= 0:
+            self._refuse(refusal, ids)
+        try:
+            theta = self.step.move_stored(store, ids, self.theta, self.n)
+        except BaseException:
+            unclaim(ids, self.gone, store.y, self.class_counts)
+            raise
+        self.cells.forget(ids, store.y, ids, store)
+        return theta
+
+    def _without_brought(self, rows: Any, ids: NDArray[np.int64], X: Any, y: Any) -> NDArray[np.float64]:
+        """The same for rows that come with the request."""
         refusal = claim(ids, self.gone)
         if refusal >= 0:
             self._refuse(refusal, ids)
@@ -212,10 +216,16 @@ class L2UL:
             empty = leave_classes(labels, at, self.class_counts)
             if empty >= 0:
                 self._refuse(8 * empty + EMPTY, ids)
+            try:
+                theta = self.step.move(forgotten, labels, ids, self.theta, self.n)
+            except BaseException:
+                np.add.at(self.class_counts, labels, 1)
+                raise
         except BaseException:
             release(ids, self.gone)
             raise
-        return forgotten, labels, at
+        self.cells.forget(ids, labels, at, self.store)
+        return theta
 
     def _refuse(self, code: int, ids: NDArray[np.int64]) -> NoReturn:
         """Raise what a claim found; a model needs rows of every class."""

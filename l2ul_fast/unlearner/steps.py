@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,20 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.store import ArrayStore, Store
 from l2ul_kernels.forward import DirectForward
-from l2ul_kernels.request import linear_move, linear_move_single, logistic_total
+from l2ul_kernels.request import OTHERWISE, linear_move, linear_move_single, logistic_total
 from l2ul_kernels.request_mlp import RequestSums, mlp_move, mlp_total
 from l2ul_kernels.request_newton import (
     aligned_zeros,
     curvature_before,
     newton_arrays,
     newton_move,
+    newton_request,
     padded,
     solve_move,
 )
+
+if TYPE_CHECKING:
+    from l2ul_fast.unlearner.l2ul import L2UL
 
 Vector = NDArray[np.float64]
 
@@ -45,6 +49,11 @@ WIDE = 64
 
 class Step(Protocol):
     model: Any
+
+    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
+        """A whole request on the rows of u, which `store` keeps in memory, as one compiled call: claim them, put the
+        new theta into out (p,), take them out of everything. Returns DONE, what the claim refuses, or OTHERWISE where
+        there is no such call; if not DONE, nothing has changed."""
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         """theta after the rows `ids` of `store` have left a model of n rows."""
@@ -122,6 +131,13 @@ class NewtonStep:
             self.inverse[:] = np.linalg.inv(system)
         except np.linalg.LinAlgError:
             raise UserError("the rows that would stay do not determine the model: retrain instead") from None
+
+    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
+        cells = u.cells
+        return int(newton_request(
+            ids, u.gone, u.class_counts, store.X, store.y, cells.packed, cells.bits, cells.counts, u.theta,
+            self._state, self._work, u.n, self.lam, STALE, out,
+        ))  # fmt: skip
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         if isinstance(store, ArrayStore):  # read where they lie
@@ -212,6 +228,9 @@ class LinearStep:
         else:
             linear_move(self._rows, self._total, theta, left, out)
         return out
+
+    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
+        return OTHERWISE  # the matrix takes longer than the calls around it
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         if isinstance(store, ArrayStore):  # read where they lie
@@ -318,6 +337,10 @@ class DirectStep:
     def peek(self, ids: NDArray[np.int64]) -> Vector:
         """theta' of a request, without taking its rows out."""
         return self._forward(self._cells.packed, ids, np.empty(self._forward.p))
+
+    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
+        packed, counts = self._cells.packed, self._cells.counts
+        return self._forward.request(ids, u.gone, u.class_counts, store.X, store.y, packed, counts, u.n, out)
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         return self._forward.move(self._cells.packed, ids, n - ids.size, np.empty(self._forward.p))
