@@ -218,10 +218,10 @@ def padding_of(state, p):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seeds, st.sampled_from([0, 1, 2, 5, 31, 32, 33, 70]), st.sampled_from([1, 4, 7, 8, 15, 30]), st.booleans(),
+    seeds, st.sampled_from([0, 1, 2, 5, 63, 64, 65, 130]), st.sampled_from([1, 4, 7, 8, 15, 30]), st.booleans(),
     st.sampled_from([np.float32, np.float64]), st.booleans(),
 )  # fmt: skip
-@example(0, 33, 7, True, np.float32, True)
+@example(0, 65, 7, True, np.float32, True)
 def test_newton_move_is_a_dense_newton_step(seed, r, d, corrected, dtype, strided):
     rng, X, y, theta, anchor = problem(seed, 3000, d, dtype)
     theta, anchor = theta / np.sqrt(d), anchor / np.sqrt(d)
@@ -256,11 +256,11 @@ def test_scratch_of_a_large_request_does_not_reach_into_the_next():
     curvature = oracle.curvature(X, anchor)
     inverse = np.linalg.inv(oracle.system(curvature, 25.0))
     state, work = newton_state(anchor, curvature, inverse)
-    newton_move(X, y, np.arange(40), theta, state, work, 500, 0.05, np.empty(6))
+    newton_move(X, y, np.arange(70), theta, state, work, 500, 0.05, np.empty(6))
     fresh, clean = newton_state(anchor, matrix(state, 0, 6), inverse)
     outs = np.empty(6), np.empty(6)
-    newton_move(X, y, np.arange(40, 43), theta, state, work, 460, 0.05, outs[0])
-    newton_move(X[40:43], y[40:43], np.arange(3), theta, fresh, clean, 460, 0.05, outs[1])
+    newton_move(X, y, np.arange(70, 73), theta, state, work, 430, 0.05, outs[0])
+    newton_move(X[70:73], y[70:73], np.arange(3), theta, fresh, clean, 430, 0.05, outs[1])
     np.testing.assert_array_equal(*outs)
     np.testing.assert_array_equal(state, fresh)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from l2ul_kernels._columns import residuals
 from l2ul_kernels._jit import FAST, kernel
+from l2ul_kernels._memory import prefetch
 from l2ul_kernels.mlp_product import product
 from l2ul_kernels.partitions import address
 from l2ul_kernels.request import DONE, OTHERWISE, ask_for, claim_labelled, forget_stored, unclaim
@@ -28,7 +29,7 @@ U = np.uint64
 #: float64 values per cache line.
 LINE = 8
 #: Rows at a time: they, the same weighted and the curvature share the first cache.
-CHUNK = 32
+CHUNK = 64
 #: Corrections of the solution at most: each shrinks its error by the relative change since the inverse was made.
 REFINEMENTS = 3
 #: Relative residual at which it is exact for all purposes, and fewer will do.
@@ -76,8 +77,8 @@ def _part(work: Any, values: int, k: int) -> Any:
 
 
 @kernel(fastmath=FAST)
-def _take_chunk(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any) -> None:
-    """take_rows_out for at most CHUNK rows."""
+def _take_chunk(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any, half: bool) -> None:
+    """take_rows_out for at most CHUNK rows; half: what is right of the diagonal's blocks is left as it was."""
     d, n = X.shape[1], ids.size
     wide = padded(d + 1)
     rows = wide * (3 + wide)
@@ -103,15 +104,26 @@ def _take_chunk(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any) -> 
             work[to + k] = minus * work[line + k]
     one, zero = np.int64(1), np.int64(0)  # not literals: numba would compile `product` for each
     product(work, zero, wide, work, values, wide, one, work, rows, wide, one, wide, n, one)
-    product(state, wide, wide, work, scaled, one, wide, work, rows, wide, d + 1, wide, n, one)
+    step = LINE if half else wide
+    for i in range(0, wide, step):
+        lines, columns = min(step, d + 1 - i), i + step
+        product(state, wide + i * wide, wide, work, scaled + i, one, wide, work, rows, wide, lines, columns, n, one)
 
 
 @kernel()
 def take_rows_out(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any) -> None:
     """Add the gradient of rows X[ids] (r, d), y[ids] 0/1 at theta (p,) to `total`; the curvature loses theirs at
     `anchor`: it stays exactly that of the rest."""
+    width, half = X.shape[1] * X.itemsize, ids.size >= CHUNK
     for lo in range(0, ids.size, CHUNK):
-        _take_chunk(X, y, ids[lo : lo + CHUNK], theta, state, work)
+        for i in range(lo + CHUNK, min(lo + 2 * CHUNK, ids.size)):  # the next rows are on their way meanwhile
+            for line in range(0, width + 63, 64):
+                prefetch(X.ctypes.data + ids[i] * width + min(line, width - 1))
+        _take_chunk(X, y, ids[lo : lo + CHUNK], theta, state, work, half)
+    wide = padded(X.shape[1] + 1)
+    for j in range(X.shape[1] + 1 if half else 0):
+        for k in range(j):
+            state[wide + k * wide + j] = state[wide + j * wide + k]
 
 
 @kernel(fastmath=FAST)
