@@ -44,6 +44,7 @@ from l2ul_kernels.request_newton import (
     solve_move,
     take_rows_out,
 )
+from l2ul_kernels.request_symmetric import pack_symmetric, panel_width, symmetric_move, unpack_symmetric
 
 seeds = st.integers(0, 2**32)
 
@@ -434,11 +435,32 @@ def test_mlp_total_and_single_precision_move(r, d, h, relu, classes, seed):
     linear_move_single(W, out, theta, 100, single, moved)
     np.testing.assert_allclose(moved, theta + W.astype(np.float64) @ out / 100, atol=1e-3 * np.abs(out).sum() / 100)
     total, at_once = np.empty(model.size), np.empty(model.size)
-    mlp_move(
-        X, y, ids, theta, model.anchor, model.mu, h, o, int(relu), 100, W, memory, total, single, at_once
-    )  # fmt: skip
+    what = (X, y, ids, theta, model.anchor, model.mu, h, o, int(relu), 100)
+    mlp_move(*what, W, memory, total, single, np.empty(0, np.float32), at_once)
     np.testing.assert_array_equal(total, out)
     np.testing.assert_allclose(at_once, moved, rtol=1e-6, atol=1e-6)
+    W = W + W.T
+    wide = [np.full(panel_width(model.size), np.nan, np.float32) for _ in range(2)]
+    mlp_move(*what, pack_symmetric(W), memory, total, *wide, at_once)
+    linear_move_single(W, out, theta, 100, single, moved)
+    np.testing.assert_allclose(at_once, moved, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.integers(1, 70), st.sampled_from([301, 320])), seeds)
+def test_half_of_a_symmetric_matrix_is_enough(p, seed):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(p, p)).astype(np.float32)
+    W, theta, total, out = half + half.T, rng.normal(size=p), rng.normal(size=p), np.empty(p)
+    panels = pack_symmetric(W)
+    assert panels.ctypes.data % 64 == 0
+    np.testing.assert_array_equal(unpack_symmetric(panels, p), W)
+    np.testing.assert_array_equal(pack_symmetric(np.tril(W) + np.triu(np.full_like(W, np.nan), 1)), panels)
+    single, sums = (np.full(panel_width(p), np.nan, np.float32) for _ in range(2))
+    symmetric_move(panels, total, theta, 17, single, sums, out)
+    np.testing.assert_allclose(out, theta + W.astype(float) @ total / 17, atol=1e-5 * np.abs(W @ total).max() + 1e-12)
+    symmetric_move(panels, np.zeros(p), theta, 17, single, sums, out)
+    np.testing.assert_array_equal(out, theta)
 
 
 @settings(max_examples=30, deadline=None)

@@ -5,7 +5,15 @@ import numpy as np
 from l2ul_fast.unlearner import L2UL
 
 #: Values that a request may leave behind without meaning anything.
-SCRATCH = ("_work", "_total", "_single", "_memory", "_sums", "_packed")  # _packed: padded copies of partition seeds
+SCRATCH = (
+    "_work",
+    "_total",
+    "_single",
+    "_single_sums",
+    "_memory",
+    "_sums",
+    "_packed",
+)  # _packed: padded copies of partition seeds
 #: What a Newton step keeps, each by its name; together they are `_state`.
 PARTS = ("anchor", "curvature", "inverse", "correction")
 TIMES = ("time", "seconds", "fit_seconds")

@@ -15,6 +15,7 @@ from l2ul_kernels.mlp import BLOCK, CHUNK, _sums, layout, rows_of, scratch
 from l2ul_kernels.mlp_far import far_blocks
 from l2ul_kernels.mlp_few import few_gradient
 from l2ul_kernels.request import linear_move_single
+from l2ul_kernels.request_symmetric import symmetric_move
 
 Vector = NDArray[np.float64]
 
@@ -28,10 +29,16 @@ def mlp_total(X, y, ids, theta, centre, strength, h, o, relu, memory, out):  # t
 
 
 @kernel(fastmath=FAST)
-def mlp_move(X, y, ids, theta, centre, strength, h, o, relu, left, W, memory, total, single, out):  # type: ignore[no-untyped-def]
-    """mlp_total, then linear_move_single, as one call."""
+def mlp_move(X, y, ids, theta, centre, strength, h, o, relu, left, W, memory, total, single, sums, out):  # type: ignore[no-untyped-def]
+    """mlp_total, then theta + W total / left into out (p,), as one call.
+
+    W is (p, wide) float32 (linear_move_single) or the panels of a symmetric matrix (symmetric_move).
+    """
     mlp_total(X, y, ids, theta, centre, strength, h, o, relu, memory, total)
-    linear_move_single(W, total, theta, left, single, out)
+    if W.ndim == 1:
+        symmetric_move(W, total, theta, left, single, sums, out)
+    else:
+        linear_move_single(W, total, theta, left, single, out)
 
 
 class RequestSums:

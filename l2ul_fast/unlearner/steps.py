@@ -27,6 +27,7 @@ from l2ul_kernels.request_newton import (
     padded,
     solve_move,
 )
+from l2ul_kernels.request_symmetric import pack_symmetric, symmetric_move, unpack_symmetric
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -45,6 +46,8 @@ SINGULAR = 1e-4
 
 #: Columns of a float32 matrix that a product takes at a time.
 WIDE = 64
+#: Asymmetry, as a share of the largest entry, that is rounding: half of the matrix is kept then.
+SYMMETRIC = 1e-6
 
 
 class Step(Protocol):
@@ -184,7 +187,12 @@ class LinearStep:
         self.model = model
         p = model.size
         self.W = W
-        self._total, self._single = np.zeros(p), np.zeros(self._rows.shape[1], np.float32)
+        wide = -(-p // WIDE) * WIDE
+        self._total, self._single, self._single_sums = (
+            np.zeros(p),
+            np.zeros(wide, np.float32),
+            np.zeros(wide, np.float32),
+        )
         self._binary_lr = model.name == "lr" and model.n_classes == 2
         if model.name == "mlp":
             o = 1 if model.n_classes == 2 else model.n_classes
@@ -195,14 +203,18 @@ class LinearStep:
     @property
     def W(self) -> NDArray[Any]:
         """(p, p) float32 or float64."""
-        return self._rows[:, : self.model.size]
+        p = self.model.size
+        return unpack_symmetric(self._kept, p) if self._kept.ndim == 1 else self._kept[:, :p]
 
     @W.setter
     def W(self, W: NDArray[Any]) -> None:
-        p = len(W)
-        wide = -(-p // WIDE) * WIDE if W.dtype == np.float32 else p  # rows of float32 in whole vectors
-        self._rows = aligned_zeros(p * wide, W.dtype).reshape(p, wide)
-        self._rows[:, :p] = W
+        p, single = len(W), W.dtype == np.float32
+        if single and np.abs(W - W.T).max() <= SYMMETRIC * np.abs(W).max():
+            self._kept = pack_symmetric(W)
+            return
+        wide = -(-p // WIDE) * WIDE if single else p  # rows of float32 in whole vectors
+        self._kept = aligned_zeros(p * wide, W.dtype).reshape(p, wide)
+        self._kept[:, :p] = W
 
     def _penalty(self) -> tuple[Vector, float]:
         """The MLP's: where it pulls to, and how strongly."""
@@ -223,10 +235,12 @@ class LinearStep:
     def apply(self, theta: Vector, left: int) -> Vector:
         """theta + W total / left."""
         out = np.empty(theta.size)
-        if self._rows.dtype == np.float32:
-            linear_move_single(self._rows, self._total, theta, left, self._single, out)
+        if self._kept.ndim == 1:
+            symmetric_move(self._kept, self._total, theta, left, self._single, self._single_sums, out)
+        elif self._kept.dtype == np.float32:
+            linear_move_single(self._kept, self._total, theta, left, self._single, out)
         else:
-            linear_move(self._rows, self._total, theta, left, out)
+            linear_move(self._kept, self._total, theta, left, out)
         return out
 
     def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
@@ -246,11 +260,11 @@ class LinearStep:
     ) -> Vector:  # fmt: skip
         """theta without the rows X[at], y[at], which are rows `ids` of D."""
         left = n - at.size
-        if at.size <= FEW and self.model.name == "mlp" and self._rows.dtype == np.float32:
+        if at.size <= FEW and self.model.name == "mlp" and self._kept.dtype == np.float32:
             out = np.empty(theta.size)
             mlp_move(
-                X, y, at, theta, *self._penalty(), *self._sizes, left, self._rows, self._memory, self._total,
-                self._single, out,
+                X, y, at, theta, *self._penalty(), *self._sizes, left, self._kept, self._memory, self._total,
+                self._single, self._single_sums, out,
             )  # fmt: skip
             return out
         self.sum_rows(X, y, at, theta)
@@ -309,7 +323,7 @@ class AnchoredStep(LinearStep):
 
 def wipe(step: Step) -> None:
     """Overwrite what the latest request left in scratch memory: its gradient gives a single row away."""
-    for name in ("_work", "_total", "_single", "_memory"):
+    for name in ("_work", "_total", "_single", "_single_sums", "_memory"):
         if hasattr(step, name):
             getattr(step, name)[:] = 0
     if hasattr(step, "_sums"):
