@@ -65,7 +65,7 @@ def test_no_copy_of_a_forgotten_row_is_kept(name, kind, problems):
     X[250, 2] = mark = np.float32(1.23456789)
     method = made(name, table_of(X, y), model)
     before = sum(int((array == mark).sum()) for array in kept_arrays(method, set()))
-    assert (before > 0) == (name in ("sisa", "deltagrad", "finetune", "neggrad"))  # they keep rows in training order
+    assert (before > 0) == (name in ("sisa", "deltagrad", "finetune", "neggrad", "fyemu"))  # they keep copies of rows
     method.unlearn(FORGET, commit=True)
     assert sum(int((array == mark).sum()) for array in kept_arrays(method, set())) == 0
 
@@ -179,6 +179,9 @@ def test_fyemu_forgets_row_numbers(problems):
     method.unlearn(FORGET, commit=True)
     for c, pool in enumerate(method._pools):
         np.testing.assert_array_equal(np.sort(pool), np.setdiff1d(np.flatnonzero(y == c), FORGET))
+    assert not np.isin(method._near, FORGET).any()
+    np.testing.assert_array_equal(method._near_X, X[method._near])
+    np.testing.assert_array_equal(method._near_y, y[method._near])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """SISA, DeltaGrad, FYEMU, fine-tuning, NegGrad+ and descent-to-delete: the identities that define them."""
 
 import math
+from itertools import count
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from l2ul_fast.baselines.sisa import slice_epochs
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_kernels import threads
+from l2ul_kernels.shuffle import shuffle
 
 SHORT = Recipe(epochs=4, batch=32, rate=0.05)
 
@@ -248,6 +250,7 @@ def test_fyemu_never_reads_the_forgotten_rows(data):
     method = prepared(Fyemu(), table, model)
     first = method.unlearn(forget).theta
     table.X[forget] = np.nan
+    method._near_X[np.isin(method._near, forget)] = np.nan
     np.testing.assert_array_equal(method.unlearn(forget).theta, first)
     assert np.isfinite(first).all()
     assert method.unlearn(forget).facts["noise_rows"] == 3
@@ -276,6 +279,23 @@ def test_fyemu_uses_retained_rows_of_other_classes_only(data):
     assert rows.min() >= 100
 
 
+@pytest.mark.parametrize("level", ["row", "class"])
+@pytest.mark.parametrize("r", [1, 40, 300])
+def test_fyemu_trains_on_the_same_rows_from_its_copies_and_from_the_table(data, level, r):
+    """300 rows are more than the copies can spare."""
+    method = prepared(Fyemu(level=level, retain_per_class=50), data, LogisticModel(4))
+    pools = np.concatenate([pool[: r // 2 + 1] for pool in method._pools])  # those that would be trained on first
+    elsewhere = np.setdiff1d(np.arange(len(data.X)), method._near)[-r:]
+    for forget in (np.sort(pools), elsewhere, np.sort(np.concatenate([pools[:1], elsewhere]))):
+        if level == "class":
+            forget = forget[data.y[forget] == 1]
+        X, y, places = method._retained(forget)
+        rows = method._subset(forget)
+        np.testing.assert_array_equal(X[places], data.X[rows])
+        np.testing.assert_array_equal(y[places], data.y[rows])
+    assert not np.isin(method._subset(np.sort(pools)), pools).any()
+
+
 @pytest.mark.parametrize("epochs", [(1, 1), (2, 3), (0, 2), (1, 0), (0, 0)])
 @pytest.mark.parametrize("adam", [True, False])
 def test_stages_are_runs_one_after_the_other(data, epochs, adam):
@@ -284,16 +304,18 @@ def test_stages_are_runs_one_after_the_other(data, epochs, adam):
     run = descent(data.X, data.y, model)
     pools = [np.concatenate([np.arange(90), np.arange(10)]), np.arange(100, 333)]
     recipes = [Recipe(epochs[0], 32, 0.05, adam), Recipe(epochs[1], 50, 0.01, adam, decay=False)]
-    theta, steps = train_stages(run, list(zip(pools, recipes, strict=True)), start, np.random.default_rng(5))
-    rng, expected, orders_seen = np.random.default_rng(5), start, []
-    for pool, recipe, count in zip(pools, recipes, steps, strict=True):
-        assert count == recipe.epochs * -(-len(pool) // recipe.batch)
-        visits = [rng.permutation(pool) for _ in range(recipe.epochs)]
+    theta, steps = train_stages(run, list(zip(pools, recipes, strict=True)), start, 5)
+    salts, expected, orders_seen = count(), start, []
+    for pool, recipe, taken in zip(pools, recipes, steps, strict=True):
+        assert taken == recipe.epochs * -(-len(pool) // recipe.batch)
+        visits = [pool.copy() for _ in range(recipe.epochs)]
+        for order in visits:
+            shuffle(order, 5, next(salts))
         orders_seen += [v.tolist() for v in visits if len(v) == len(pools[1])]
         starts = [k * len(pool) + lo for k in range(recipe.epochs) for lo in range(0, len(pool), recipe.batch)]
         starts.append(recipe.epochs * len(pool))
         flat = np.concatenate([*visits, pool[:0]])
-        expected = run.train(expected, flat, starts, np.arange(count), recipe.rates(count), adam=adam).theta
+        expected = run.train(expected, flat, starts, np.arange(taken), recipe.rates(taken), adam=adam).theta
     np.testing.assert_array_equal(theta, expected)
     assert len({tuple(seen) for seen in orders_seen}) == len(orders_seen)
 

@@ -19,6 +19,8 @@ from l2ul_kernels.sgd import error_noise
 
 #: Noise rows that the published code makes of a class: it counts the channels of an image instead of the images.
 PUBLISHED_ROWS = 3
+#: Rows kept of each class beyond those that are trained on, for when some of these are forgotten.
+SPARE = 64
 
 
 class Fyemu(Baseline):
@@ -66,7 +68,17 @@ class Fyemu(Baseline):
         self.theta = self.model.fit(self.table, tol=self.tol).theta
         order = np.random.default_rng([self.seed, 18]).permutation(self.table.ids())
         self._pools = [order[self.table.y[order] == c] for c in range(self.model.n_classes)]
-        self._marks = np.zeros(len(self.table.X), bool)  # scratch: the rows of a request, while it is looked at
+        self._keep_near()
+
+    def _keep_near(self) -> None:
+        """Copies of the rows that requests train on, some to spare: one by one from a large table they would cost more
+        than the training."""
+        near = [pool[: self.retain_per_class + SPARE] for pool in self._pools]
+        self._ends = np.cumsum([0, *(len(part) for part in near)]).tolist()
+        self._near = np.concatenate(near)
+        self._near_X, self._near_y = self.table.take(self._near)
+        self._by_number = np.argsort(self._near)
+        self._numbers = self._near[self._by_number]
 
     def make_noise(self, labels: NDArray[Any]) -> tuple[Vector, Vector]:
         """(rows (k, d), their losses (k, steps + 1)) for these labels, against the present theta."""
@@ -84,39 +96,52 @@ class Fyemu(Baseline):
         y = self.table.y[ids].astype(np.int64)
         return y if self.level == "row" else np.repeat(np.unique(y), self.noise_rows)
 
+    def _skipped(self, ids: Ids) -> list[int]:
+        """Classes of which no row is used."""
+        assert isinstance(self.table, ArrayTable)
+        return np.unique(self.table.y[ids]).tolist() if self.level == "class" else []
+
     def _subset(self, ids: Ids) -> Ids:
         """Retained rows to train on: at most retain_per_class of every class (class level: of the others)."""
-        assert isinstance(self.table, ArrayTable)
-        skip = np.unique(self.table.y[ids]).tolist() if self.level == "class" else []
-        parts = []
-        self._marks[ids] = True
+        skip, parts = self._skipped(ids), []
         for c, pool in enumerate(self._pools):
             if c not in skip:
                 first = pool[: self.retain_per_class + len(ids)]
-                parts.append(first[~self._marks[first]][: self.retain_per_class])
-        self._marks[ids] = False
+                parts.append(first[~np.isin(first, ids)][: self.retain_per_class])
         return np.concatenate(parts) if parts else ids[:0]
+
+    def _retained(self, ids: Ids) -> tuple[NDArray[Any], NDArray[np.uint8], Ids]:
+        """X (k, d), y (k,), and the places in them of the rows of `_subset`: the kept copies where these are enough."""
+        at = np.searchsorted(self._numbers, ids)
+        at[at == len(self._numbers)] = 0
+        there = np.ones(len(self._near), bool)
+        there[self._by_number[at[self._numbers[at] == ids]]] = False
+        skip, parts = self._skipped(ids), [ids[:0]]
+        for c, pool in enumerate(self._pools):
+            if c not in skip:
+                first, end = self._ends[c : c + 2]
+                parts.append(first + np.flatnonzero(there[first:end])[: self.retain_per_class])
+                if len(parts[-1]) < self.retain_per_class and end - first < len(pool):
+                    rows = self._subset(ids)
+                    return *self.table.take(rows), np.arange(len(rows))
+        return self._near_X, self._near_y, np.concatenate(parts)
 
     def _outcome(self, ids: Ids) -> Outcome:
         assert self.theta is not None
-        assert isinstance(self.table, ArrayTable)
-        labels, keep = self._labels(ids), self._subset(ids)
+        X, y, keep = self._retained(ids)
         if keep.size == 0:
             raise UserError("no retained rows are left to repair the model with")
+        labels = self._labels(ids)
         noise, losses = self.make_noise(labels)
         if self.as_published:
             first = np.arange(len(labels)) % self.noise_rows < PUBLISHED_ROWS
             noise, labels = noise[first], np.zeros(int(first.sum()), np.int64)
-        X_keep, y_keep = self.table.take(keep)
-        k = len(noise)
         run = descent(
-            np.concatenate([noise.astype(X_keep.dtype), X_keep]), np.concatenate([labels.astype(np.uint8), y_keep]),
-            self.model,
-        )  # fmt: skip
-        both = np.arange(k + len(keep))
-        mixed = np.concatenate([*[both[:k]] * self.copies, both[k:]])  # a copy of a noise row is one more visit to it
-        stages = [(mixed, self.impair), (both[k:], self.repair)]
-        theta, steps = train_stages(run, stages, self.theta, np.random.default_rng([self.seed, 19]))
+            np.concatenate([X, noise.astype(X.dtype)]), np.concatenate([y, labels.astype(np.uint8)]), self.model
+        )
+        made = np.arange(len(X), len(X) + len(noise))
+        mixed = np.concatenate([*[made] * self.copies, keep])  # a copy of a noise row is one more visit to it
+        theta, steps = train_stages(run, [(mixed, self.impair), (keep, self.repair)], self.theta, self.seed)
         facts = {
             "noise_rows": len(noise), "retain_rows": len(keep), "impair_steps": steps[0], "repair_steps": steps[1],
             "noise_loss": (float(losses[:, 0].mean()), float(losses[:, -1].mean())),
@@ -125,6 +150,8 @@ class Fyemu(Baseline):
 
     def _committed(self, ids: Ids) -> None:
         self._pools = [pool[~np.isin(pool, ids)] for pool in self._pools]
+        self._keep_near()
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [*super()._arrays(), *self._pools]
+        near = [self._near, self._near_X, self._near_y, self._by_number, self._numbers]
+        return [*super()._arrays(), *self._pools, *near]

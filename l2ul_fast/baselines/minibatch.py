@@ -17,6 +17,7 @@ from l2ul_fast.baselines.base import Ids, Vector, penalty_strength, total_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
 from l2ul_kernels.sgd import Descent
+from l2ul_kernels.shuffle import shuffle
 
 #: Rows of the Adam run that gives an MLP without an anchor its start, and its epochs.
 START_ROWS, START_EPOCHS = 20_000, 20
@@ -141,19 +142,20 @@ def train_visits(
     return done.theta, len(order)
 
 
-def train_stages(
-    run: Descent, stages: list[tuple[Ids, Recipe]], start: Vector, rng: np.random.Generator
-) -> tuple[Vector, list[int]]:
+def train_stages(run: Descent, stages: list[tuple[Ids, Recipe]], start: Vector, seed: int) -> tuple[Vector, list[int]]:
     """(theta, steps of each) after two stages, each an optimiser of its own, as one compiled call.
 
-    A stage: visits (k,) to rows, which every epoch takes in an order drawn anew; and how it trains. Both use Adam, or
+    A stage: visits (k,) to rows, which every epoch takes in an order of its own; and how it trains. Both use Adam, or
     neither does; a stage without epochs may say what it likes.
     """
     adam = any(recipe.adam and recipe.epochs > 0 for _, recipe in stages)
-    visits, starts, rates, total = [], [], [], 0
+    visits: list[Ids] = []
+    starts, rates, total = [], [], 0
     for pool, recipe in stages:
         for _ in range(recipe.epochs):
-            visits.append(rng.permutation(pool))
+            order = pool.copy()
+            shuffle(order, seed, len(visits))
+            visits.append(order)
             starts.append(np.arange(total, total + len(pool), recipe.batch))
             total += len(pool)
         rates.append(recipe.rates(recipe.epochs * -(-len(pool) // recipe.batch)))

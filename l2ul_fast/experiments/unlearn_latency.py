@@ -144,7 +144,7 @@ def _percentiles(call: Callable[[], object], seconds: float) -> tuple[tuple[floa
     for _ in rounds:
         pass
     idle = range(max(1, int(seconds / (time.perf_counter() - begin) * len(rounds))))
-    times = np.empty((5 * CALLS, 2))
+    times = np.empty((20 * CALLS, 2))
     for k in range(len(times)):
         begin = time.perf_counter()
         call()
