@@ -182,6 +182,20 @@ def test_any_number_of_threads_gives_the_same_bits(kind):
     np.testing.assert_allclose(results[0][0], reference.train(gradient, start, parts, order, 0.1, lam)[0], atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["lr", "mlp"])
+def test_kept_scratch_changes_nothing(kind):
+    """Runs of other sizes, with weights and without, one after the other on the same object."""
+    X, y, _, plain, _, strength, start, rng = problem(kind, 300)
+    kept = Descent(X, y, kind, 2, 3, "tanh", strength, keep_scratch=True)
+    weights = rng.integers(0, 2, 300).astype(float)
+    for count, weight, workers in ((3, None, None), (3, None, 1), (3, weights, 1), (9, None, 1), (3, None, 1)):
+        ids, starts, _ = batches_of(rng, 300, count)
+        for visits in (ids, None):
+            what = (start, visits, starts, np.arange(count), 0.1)
+            options = {"adam": True, "weights": weight, "workers": workers}
+            np.testing.assert_array_equal(kept.train(*what, **options).theta, plain.train(*what, **options).theta)
+
+
 def test_weights_drop_rows_and_empty_batches_are_passed_over():
     _, _, _, descent, _, _, start, rng = problem("lr", 50)
     ids = rng.permutation(50)

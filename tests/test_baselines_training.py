@@ -329,6 +329,17 @@ def test_fyemu_sees_every_request_by_itself(data):
     np.testing.assert_array_equal(method._subset(np.array([402])), first)
 
 
+@pytest.mark.parametrize("kind", ["lr", "mlp"])
+def test_fyemu_answers_the_same_whatever_was_asked_before(data, kind):
+    """Its rows and scratch are used again; requests grow and shrink, and one takes more rows than it has to spare."""
+    model = LogisticModel(4) if kind == "lr" else MLPModel(4, h=3)
+    used = prepared(Fyemu(retain_per_class=50, tol=1e-4), data, model)
+    for forget in (np.arange(5), np.arange(60), np.arange(3), np.arange(0, 600, 2), np.array([777])):
+        fresh = prepared(Fyemu(retain_per_class=50, tol=1e-4), data, model)
+        fresh.theta = used.theta
+        np.testing.assert_array_equal(used.unlearn(forget).theta, fresh.unlearn(forget).theta)
+
+
 def test_fyemu_refuses_two_kinds_of_steps():
     with pytest.raises(UserError, match="Adam"):
         Fyemu(impair=Recipe(1, 64, 1e-3), repair=Recipe(1, 64, 1e-3, adam=False))

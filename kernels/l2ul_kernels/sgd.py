@@ -93,7 +93,8 @@ def batch_weights(weights: Float, ids: Ids | None, starts: Ids) -> Float:
 class Descent:
     """Gradient descent of one model on rows X (N, d) float32 or float64, y (N,) class indices.
 
-    lam: penalty, a number or (p,). centre: (p,) or None for zero.
+    lam: penalty, a number or (p,). centre: (p,) or None for zero. keep_scratch: for many short runs by one thread; the
+    scratch then holds copies of rows between them.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class Descent:
         activation: str = "tanh",
         lam: ArrayLike = 0.0,
         centre: ArrayLike | None = None,
+        keep_scratch: bool = False,
     ) -> None:
+        self.keep_scratch = keep_scratch
         self.X, self.y = check_xy(X, y, n_classes)
         if self.y.dtype != np.uint8:
             raise ValueError(f"at most 256 classes are supported, got {n_classes}")
@@ -116,6 +119,7 @@ class Descent:
         self.centre = self._padded(np.zeros(self.size) if centre is None else centre, "centre")
         if not (self.lam >= 0).all():
             raise ValueError("lam must not be negative")
+        self._last: Any = (None, None)  # sizes of the latest run without weights, and its scratch
 
     def _padded(self, theta: ArrayLike, name: str) -> Float:
         theta, out = np.asarray(theta, np.float64), np.zeros(self.pad.size)
@@ -140,8 +144,13 @@ class Descent:
     def _engine(self, ids: Ids | None, starts: Ids, weights: Float, workers: int | None, largest: int = 0) -> Engine:
         largest = max(largest, int(np.diff(starts).max(initial=0)))
         count = numba.get_num_threads() if workers is None else workers
-        visits = self._all if ids is None else ids
-        return engine(self.pad, self.X, self.y, weights, visits, ids is None, largest, count)
+        visits, key = self._all if ids is None else ids, (largest, count, ids is None)
+        if self.keep_scratch and not weights.size and key == self._last[0]:
+            return self._last[1]._replace(ids=visits)
+        made = engine(self.pad, self.X, self.y, weights, visits, ids is None, largest, count)
+        if self.keep_scratch and not weights.size:
+            self._last = (key, made)
+        return made
 
     def train(
         self,
@@ -176,20 +185,24 @@ class Descent:
         if (sums < 0).any():
             raise ValueError("the weights of a batch must not sum to less than zero")
         scales = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0) * keep
-        ranges = readable(np.empty((0, 2)) if extra is None else extra, np.int64)
-        if ranges.shape != (steps if extra is not None else 0, 2):
-            raise ValueError(f"extra must have shape ({steps}, 2), got {ranges.shape}")
-        if ranges.size and not (ranges.min() >= 0 and ranges.max() <= starts[-1]):
-            raise ValueError(f"extra must name ranges of the {starts[-1]} ids")
-        lengths = ranges[:, 1] - ranges[:, 0]
-        more = np.divide(extra_weight, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
-        E = self._engine(ids, starts, factors, workers, int(lengths.max(initial=0)))
+        ranges, more, longest = np.empty((0, 2), np.int64), np.empty(0), 0
+        if extra is not None:
+            ranges = readable(extra, np.int64)
+            if ranges.shape != (steps, 2):
+                raise ValueError(f"extra must have shape ({steps}, 2), got {ranges.shape}")
+            if ranges.size and not (ranges.min() >= 0 and ranges.max() <= starts[-1]):
+                raise ValueError(f"extra must name ranges of the {starts[-1]} ids")
+            lengths = ranges[:, 1] - ranges[:, 0]
+            more = np.divide(extra_weight, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
+            longest = int(lengths.max(initial=0))
+        E = self._engine(ids, starts, factors, workers, longest)
+        F = E._replace(weights=np.empty(0)) if factors.size else E
         cache = [np.zeros((steps if trace else 0, self.pad.size)) for _ in range(2)]
         work = np.zeros((4, self.pad.size))
 
         def run(order: Ids) -> None:
             what = (scales, ranges, more, self.lam, self.centre, int(adam), int(restart), u, work, *cache)
-            _replay.train(E, E._replace(weights=np.empty(0)), starts, order, rates, *what)
+            _replay.train(E, F, starts, order, rates, *what)
 
         ensure_compiled("sgd train", _replay.train, lambda: run(order[:0]))
         self._run(E, lambda: run(order))

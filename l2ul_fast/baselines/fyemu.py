@@ -15,7 +15,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_kernels.sgd import error_noise
+from l2ul_kernels.sgd import Descent, error_noise
 
 #: Noise rows that the published code makes of a class: it counts the channels of an image instead of the images.
 PUBLISHED_ROWS = 3
@@ -79,6 +79,22 @@ class Fyemu(Baseline):
         self._near_X, self._near_y = self.table.take(self._near)
         self._by_number = np.argsort(self._near)
         self._numbers = self._near[self._by_number]
+        first = [
+            start + np.arange(min(self.retain_per_class, len(part)))
+            for start, part in zip(self._ends, near, strict=False)
+        ]
+        self._first = np.concatenate(first)
+        self._descent: Descent | None = None
+
+    def _descent_on(self, X: NDArray[Any], y: NDArray[np.uint8], noise: Vector, labels: NDArray[Any]) -> Descent:
+        """Gradient descent on the rows X, y and the noise behind them. For the kept copies it is made once."""
+        k, rows, marks = len(y), noise.astype(X.dtype), labels.astype(np.uint8)
+        if X is not self._near_X:
+            return descent(np.concatenate([X, rows]), np.concatenate([y, marks]), self.model)
+        if self._descent is None or len(self._descent.y) < k + len(marks):
+            self._descent = descent(np.concatenate([X, rows]), np.concatenate([y, marks]), self.model, True)
+        self._descent.X[k : k + len(marks)], self._descent.y[k : k + len(marks)] = rows, marks
+        return self._descent
 
     def make_noise(self, labels: NDArray[Any]) -> tuple[Vector, Vector]:
         """(rows (k, d), their losses (k, steps + 1)) for these labels, against the present theta."""
@@ -114,8 +130,11 @@ class Fyemu(Baseline):
         """X (k, d), y (k,), and the places in them of the rows of `_subset`: the kept copies where these are enough."""
         at = np.searchsorted(self._numbers, ids)
         at[at == len(self._numbers)] = 0
+        hit = self._by_number[at[self._numbers[at] == ids]]
+        if hit.size == 0 and self.level == "row":  # the usual request
+            return self._near_X, self._near_y, self._first
         there = np.ones(len(self._near), bool)
-        there[self._by_number[at[self._numbers[at] == ids]]] = False
+        there[hit] = False
         skip, parts = self._skipped(ids), [ids[:0]]
         for c, pool in enumerate(self._pools):
             if c not in skip:
@@ -136,9 +155,7 @@ class Fyemu(Baseline):
         if self.as_published:
             first = np.arange(len(labels)) % self.noise_rows < PUBLISHED_ROWS
             noise, labels = noise[first], np.zeros(int(first.sum()), np.int64)
-        run = descent(
-            np.concatenate([X, noise.astype(X.dtype)]), np.concatenate([y, labels.astype(np.uint8)]), self.model
-        )
+        run = self._descent_on(X, y, noise, labels)
         made = np.arange(len(X), len(X) + len(noise))
         mixed = np.concatenate([*[made] * self.copies, keep])  # a copy of a noise row is one more visit to it
         theta, steps = train_stages(run, [(mixed, self.impair), (keep, self.repair)], self.theta, self.seed)
@@ -153,5 +170,7 @@ class Fyemu(Baseline):
         self._keep_near()
 
     def _arrays(self) -> list[NDArray[Any]]:
-        near = [self._near, self._near_X, self._near_y, self._by_number, self._numbers]
+        near = [self._near, self._near_X, self._near_y, self._by_number, self._numbers, self._first]
+        if self._descent is not None:
+            near += [self._descent.X, self._descent.y]
         return [*super()._arrays(), *self._pools, *near]

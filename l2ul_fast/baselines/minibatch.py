@@ -55,12 +55,13 @@ def start_of(model: Any, seed: int) -> Vector:
     return np.asarray(model.start(seed) if model.name == "mlp" else model.start())
 
 
-def descent(X: NDArray[Any], y: NDArray[np.uint8], model: Any) -> Descent:
+def descent(X: NDArray[Any], y: NDArray[np.uint8], model: Any, keep_scratch: bool = False) -> Descent:
     """Compiled gradient descent for a model on rows X (n, d), y (n,)."""
     kind = "mlp" if model.name == "mlp" else getattr(model, "kind", "lr")
     options = {"h": model.h, "activation": model.activation} if kind == "mlp" else {}
     centre = getattr(model, "anchor", None)
-    return Descent(X, y, kind, model.n_classes, lam=penalty_strength(model), centre=centre, **options)
+    lam = penalty_strength(model)
+    return Descent(X, y, kind, model.n_classes, lam=lam, centre=centre, keep_scratch=keep_scratch, **options)
 
 
 def row_order(table: ArrayTable, seed: int) -> Ids:
