@@ -32,14 +32,26 @@ class Table(Protocol):
     def blocks(self) -> Iterator[Block]:
         """X (k, d) and y (k,) for all visible rows in order; valid until the next block is asked for."""
 
-    def take(self, ids: NDArray[np.int64]) -> Block:
-        """X (k, d) and y (k,) of the rows with these numbers, hidden or not."""
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of X."""
+
+    def take(self, ids: NDArray[np.int64], out: NDArray[Any] | None = None) -> Block:
+        """X (k, d) and y (k,) of the rows with these numbers, hidden or not; X in `out` (k, d) if given."""
 
     def ids(self) -> NDArray[np.int64]:
         """Numbers of the visible rows, ascending."""
 
     def without(self, ids: NDArray[np.int64]) -> Table:
         """The same rows with these hidden too."""
+
+
+@numba.njit(nogil=True, cache=True)
+def _standardise_all(X, mean, inverse_scale):  # type: ignore[no-untyped-def]
+    """X = (X - mean) * inverse_scale in place; as _standardise, bit for bit."""
+    for i in range(X.shape[0]):
+        for j in range(np.uint64(X.shape[1])):
+            X[i, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
 
 
 @numba.njit(nogil=True, cache=True)
@@ -121,8 +133,15 @@ class ArrayTable:
             hidden = self._hidden is not None and self._hidden[part].any()
             yield self.X[part], self.y[part], (~self._hidden[part]).astype(np.float64) if hidden else None  # type: ignore[index]
 
-    def take(self, ids: NDArray[np.int64]) -> Block:
-        return self.X.take(ids, axis=0), self.y.take(ids)
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.X.dtype
+
+    def take(self, ids: NDArray[np.int64], out: NDArray[Any] | None = None) -> Block:
+        if out is None:
+            return self.X.take(ids, axis=0), self.y.take(ids)
+        y = self.y.take(ids)  # refuses numbers that are too large, which "clip" would not
+        return np.take(self.X, ids, axis=0, out=out, mode="wrap"), y  # "raise" would copy everything once more
 
     def ids(self) -> NDArray[np.int64]:
         return np.arange(len(self.X)) if self._hidden is None else np.flatnonzero(~self._hidden)
@@ -181,9 +200,13 @@ class FileTable:
             if k:
                 yield X[:k], self.y[first : first + len(keep)][keep]
 
-    def take(self, ids: NDArray[np.int64]) -> Block:
-        X = self.shards.take_X(ids)
-        _standardise(X, self.shards.mean, self.inverse_scale, np.ones(len(X), bool), X)
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    def take(self, ids: NDArray[np.int64], out: NDArray[Any] | None = None) -> Block:
+        X = self.shards.take_X(ids, out)
+        _standardise_all(X, self.shards.mean, self.inverse_scale)
         return X, self.y[ids]
 
     def ids(self) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ import pytest
 from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
+from l2ul_fast.unlearner.pairs import Room
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 
 D = 5
@@ -108,6 +109,30 @@ def test_rows_of_a_request_are_the_same_from_every_store(files):
     for use in (lambda: bare.fetch(ids), lambda: bare.table([0, 1], hidden)):
         with pytest.raises(UserError, match="store_rows=False"):
             use()
+    table.close()
+
+
+def test_rows_can_be_taken_into_memory_that_is_there(files):
+    source, _, _ = files
+    table = FileTable(source, "all")
+    X, y = all_rows(table)
+    room, rng = Room(), np.random.default_rng(0)
+    tables = [table, ArrayTable(X, y, table.classes), ArrayTable(X[:, :3].astype(np.float64), y, table.classes)]
+    for size, sort in ((40, True), (7, False), (0, True), (300, True), (60, False), (1, True)):
+        ids = rng.integers(0, 500, size)
+        ids = np.sort(ids) if sort else ids
+        for kind in tables:
+            expected = kind.take(ids)
+            out = np.full((size, kind.d), np.nan, kind.dtype)
+            for rows, labels in (kind.take(ids, out), room.take(kind, ids)):
+                assert rows.dtype == expected[0].dtype
+                np.testing.assert_array_equal(rows, expected[0])
+                np.testing.assert_array_equal(labels, expected[1])
+            np.testing.assert_array_equal(out, expected[0])
+    for kind in tables:
+        for bad in (500, 10**9):
+            with pytest.raises((DataError, IndexError)):
+                kind.take(np.array([3, bad]), np.empty((2, kind.d), kind.dtype))
     table.close()
 
 

@@ -74,8 +74,8 @@ def gather_mapped(memory, offsets, chunk_rows, mean, inverse_scale, y, ids, raw,
     for i in range(ids.size):
         row = ids[i]
         y_out[i] = y[row]
-        start = offsets[row // chunk_rows] + row % chunk_rows * width
-        for b in range(width):
+        start = np.uint64(offsets[row // chunk_rows] + row % chunk_rows * width)
+        for b in range(np.uint64(width)):  # unsigned: only such indices are taken in vectors
             raw[i, b] = memory[start + b]
         for j in range(mean.size):
             X_out[i, j] = np.float32((np.float64(X_out[i, j]) - mean[j]) * inverse_scale[j])

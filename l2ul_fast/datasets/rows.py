@@ -24,17 +24,19 @@ AHEAD = 16
 @numba.njit(nogil=True, cache=True)
 def _gather(memory, offsets, chunk_rows, ids, out):  # type: ignore[no-untyped-def]
     """out[i] = the bytes of row ids[i]; memory (size,) uint8, offsets (chunks,) int64, out (k, row bytes) uint8."""
-    width, base, n = out.shape[1], memory.ctypes.data, ids.size
+    width, base, n, rows = out.shape[1], memory.ctypes.data, ids.size, np.uint64(chunk_rows)
     for i in range(n):
         if i + AHEAD < n:  # rows lie far apart: several are on their way at any moment
-            chunk = ids[i + AHEAD] // chunk_rows
-            ahead = base + offsets[chunk] + (ids[i + AHEAD] - chunk * chunk_rows) * width
+            row = np.uint64(ids[i + AHEAD])
+            chunk = row // rows
+            ahead = base + offsets[chunk] + np.int64(row - chunk * rows) * width
             for line in range(0, width, 64):
                 prefetch(ahead + line)
             prefetch(ahead + width - 1)
-        chunk = ids[i] // chunk_rows
-        start = offsets[chunk] + (ids[i] - chunk * chunk_rows) * width
-        for j in range(width):
+        row = np.uint64(ids[i])
+        chunk = row // rows
+        start = np.uint64(offsets[chunk]) + (row - chunk * rows) * np.uint64(width)
+        for j in range(np.uint64(width)):  # unsigned: only such indices are taken in vectors
             out[i, j] = memory[start + j]
 
 

@@ -67,10 +67,10 @@ class Shards:
             self._readers[i] = RowReader(self.files[i].path, self.files[i].X, mapped=self.files[i].is_plain)
         return self._readers[i]
 
-    def take_X(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """X (k, d) of the rows with these numbers."""
+    def take_X(self, ids: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """X (k, d) of the rows with these numbers, in `out` if given."""
         ids = self._checked(ids)
-        X = np.empty((ids.size, self.d), np.float32)
+        X = np.empty((ids.size, self.d), np.float32) if out is None else out
         if (ids[1:] >= ids[:-1]).all():  # each file's rows are then one piece of X, and need no second copy
             edges = np.searchsorted(ids, self.first_rows)
             for i in np.flatnonzero(np.diff(edges)):

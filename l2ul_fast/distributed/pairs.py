@@ -7,6 +7,7 @@ only. So the pairs are those of a single process, bit for bit. Drawing goes on w
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,17 @@ from numpy.typing import NDArray
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token, worker_count
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
-from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Pairs, fit_batch
+from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Pairs, Room, fit_batch
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
 
 #: Tasks per worker: enough that nobody waits long for the last one (`l2ul bench distributed`).
 TASKS = 16
+
+
+#: What a worker's thread keeps from task to task.
+_own = threading.local()
 
 
 class _Files:
@@ -58,7 +63,9 @@ def _fit_some(held: tuple[Any, Any], ids: NDArray[Any], n_forget: Ids) -> tuple[
     model, source = held
     table = _table_of(source.paths, source.fingerprint) if isinstance(source, _Files) else ArrayTable(*source)
     rows, index = np.unique(ids, return_inverse=True)
-    X, y = table.take(rows.astype(np.int64))
+    if not hasattr(_own, "room"):
+        _own.room = Room()
+    X, y = _own.room.take(table, rows.astype(np.int64))
     return fit_batch(model, X, y, index.reshape(ids.shape), n_forget)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +20,8 @@ from l2ul_fast.unlearner.draw import draw_forget_sets, draw_pairs, pairs_holding
 
 Progress = Callable[[int, int], None]
 
-#: Rows of subset pairs that are in memory at one time.
-ROWS_AT_ONCE = 2_000_000
+#: Rows of subset pairs that are in memory at one time: at most, and how many are enough for one thread.
+ROWS_AT_ONCE, ROWS_ENOUGH = 2_000_000, 320_000
 #: Largest gradient entry of an accepted fit.
 CONVERGED = 1e-8
 #: Full pairs trained together (they share every pass over the data).
@@ -72,6 +73,20 @@ class Pairs:
         )  # fmt: skip
 
 
+class Room:
+    """Memory for the rows of one batch after the other: fresh pages take longer to get than rows to read into them."""
+
+    def __init__(self) -> None:
+        self._X = np.empty((0, 0))
+
+    def take(self, table: Table, ids: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """`table.take`; X is valid until the next call."""
+        k = len(ids)
+        if len(self._X) < k or self._X.shape[1] != table.d or self._X.dtype != table.dtype:
+            self._X = np.empty((k + k // 16, table.d), table.dtype)
+        return table.take(ids, self._X[:k])
+
+
 def features(
     model: Any, X: NDArray[Any], y: NDArray[np.uint8], theta: NDArray[np.float64], theta_r: NDArray[np.float64], n: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -120,13 +135,14 @@ def _fit_here(
     progress: Progress | None,
 ) -> Pairs:  # fmt: skip
     """The pairs with rows visible[local] (m, s), fitted by this process."""
-    (m, s), made = local.shape, []
-    batch = max(1, ROWS_AT_ONCE // s)
+    (m, s), made, room = local.shape, [], Room()
+    enough = max(ROWS_ENOUGH // s, 4 * numba.get_num_threads())  # pairs
+    batch = max(1, min(enough, ROWS_AT_ONCE // s))
     for first in range(0, m, batch):
         part = visible[local[first : first + batch]]
         r = n_forget[first : first + batch]
         held, index = np.unique(part, return_inverse=True)
-        X, y = table.take(held)
+        X, y = room.take(table, held)
         report = None if progress is None else (lambda done, _, first=first: progress(first + done, m))
         made.append(_fitted(model, X, y, index.reshape(part.shape), part, r, report))
     return joined(made)
