@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 
 from l2ul_fast import distributed
@@ -37,6 +38,8 @@ SHARDS = 8
 EMPTY = 2000
 #: Model name -> (pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs).
 PAIRS = {"lr": (1000, 10_000), "mlp": (200, 3000)}
+#: Rounds of multiply-adds, about half a second, to see what the cores give at that time.
+MULTIPLY = 80_000_000
 #: Leaves per worker that are tried beside the default.
 LEAVES = (4, 16, 64, 160)
 #: Rows of a data set so small that counting it shows what a call costs.
@@ -186,11 +189,26 @@ def _pairs_apart(model: Any, paths: tuple[str, ...], m: int, s: int, seed: int) 
         return len(subset_pairs(model, *_opened(paths), m, s, seed))
 
 
+@numba.njit(nogil=True, cache=True, fastmath=True)
+def _multiply(n):  # type: ignore[no-untyped-def]
+    """n rounds of multiply-adds on 32 numbers: registers only, no memory."""
+    a = np.zeros(32)
+    for _ in range(n):
+        for j in range(32):
+            a[j] = a[j] * 0.999 + 0.5
+    return a[0]
+
+
+def _only_multiply() -> float:
+    return float(_multiply(MULTIPLY))
+
+
 def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0) -> Iterator[Record]:
     """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
 
     Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
-    the machine's (memory, shared caches), not Dask's.
+    the machine's (memory, shared caches), not Dask's. What workers lose that only multiply is lost before any of this:
+    cores of a virtual machine may share one of the host.
     """
     table = FileTable(paths, "train")
     labels = labels_of(table)
@@ -223,11 +241,23 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
                      for job, address in zip(jobs, client.scheduler_info()["workers"], strict=True)]
                 )  # fmt: skip
 
+            def multiply(k: int, of: int) -> None:
+                client = clients[of]
+                chosen = list(client.scheduler_info()["workers"])[:k]
+                client.gather([client.submit(_only_multiply, pure=False, workers=[address]) for address in chosen])
+
             calls |= {f"apart {k}": partial(apart, k) for k in clients if k > 1}
+            calls |= {f"multiply {k}": partial(multiply, k, max(clients)) for k in clients}
             for call in calls.values():
                 call()
             times = interleave(calls, repeats, pause=0.05)
         alone = times["one process"].median
+        limits = {k: times.pop(f"multiply {k}").median for k in clients}
+        for k in clients:
+            yield {
+                "experiment": "distributed-limit", "model": name, "method": "only multiply", "workers": k, "threads": k,
+                "wall_seconds": limits[k], "efficiency": limits[1] / limits[k],
+            }  # fmt: skip
         for method, taken in times.items():
             what, k = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
             yield {

@@ -69,6 +69,13 @@ def rows(records: list[Record]) -> list[Row]:
         verdict = _verdict(r["efficiency"] >= EFFICIENCY) if judged else ""
         ratio = f"{r['efficiency']:.0%} parallel efficiency"
         lines.append((what, f"{r['wall_seconds']:.2f} s", beside, ratio, goal, verdict))
+    for r in _find(records, experiment="distributed-limit"):
+        if r["workers"] > 1:
+            alone = _find(records, experiment="distributed-limit", model=r["model"], workers=1)[0]
+            what = f"{r['workers']} workers that only multiply, between the {r['model']} pairs"
+            beside = f"one of them: {alone['wall_seconds']:.2f} s"
+            ratio = f"{r['efficiency']:.0%} parallel efficiency"
+            lines.append((what, f"{r['wall_seconds']:.2f} s", beside, ratio, "", ""))
     for r in _find(records, experiment="distributed-tasks"):
         seconds, moved = r["seconds_per_task"], r["scheduler_bytes_per_task"]
         what, beside = f"an empty task, {r['workers']} workers", f"{moved:,.0f} bytes to the scheduler"
