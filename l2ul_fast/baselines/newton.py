@@ -10,7 +10,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, free_directions, hessian_of, penalty_strength
 from l2ul_fast.errors import UserError
-from l2ul_fast.unlearner.steps import NewtonStep
+from l2ul_fast.unlearner.newton_step import NewtonStep
 
 Matrix = NDArray[np.float64]
 SOLVERS = ("auto", "compiled", "woodbury", "direct")

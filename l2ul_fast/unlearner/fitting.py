@@ -15,9 +15,10 @@ from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.learned import Learned
+from l2ul_fast.unlearner.newton_step import NewtonStep
 from l2ul_fast.unlearner.pairs import Pairs, joined, subset_pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_fast.unlearner.steps import DirectStep, LinearStep, NewtonStep, Step, wipe
+from l2ul_fast.unlearner.steps import DirectStep, LinearStep, Step, wipe
 from l2ul_fast.unlearner.store import NoStore
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from l2ul_fast.unlearner.artifact import load_artifact, read_ledger, save_artifa
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.learned import Learned
 from l2ul_fast.unlearner.ledger import decode_rows
+from l2ul_fast.unlearner.newton_step import NewtonStep
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_fast.unlearner.steps import AnchoredStep, DirectStep, LinearStep, NewtonStep, Step
+from l2ul_fast.unlearner.steps import AnchoredStep, DirectStep, LinearStep, Step
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 from l2ul_kernels import Partitions, assign_cells, pack_cells, packed_width
 from l2ul_kernels.request import FOREIGN, FORGOTTEN, PRESENT

@@ -18,15 +18,7 @@ from l2ul_fast.unlearner.store import ArrayStore, Store
 from l2ul_kernels.forward import DirectForward
 from l2ul_kernels.request import OTHERWISE, linear_move, linear_move_single, logistic_total
 from l2ul_kernels.request_mlp import RequestSums, mlp_move, mlp_total
-from l2ul_kernels.request_newton import (
-    aligned_zeros,
-    curvature_before,
-    newton_arrays,
-    newton_move,
-    newton_request,
-    padded,
-    solve_move,
-)
+from l2ul_kernels.request_newton import aligned_zeros
 from l2ul_kernels.request_symmetric import pack_symmetric, symmetric_move, unpack_symmetric
 
 if TYPE_CHECKING:
@@ -38,10 +30,6 @@ Fetch = Callable[[NDArray[np.int64]], tuple[NDArray[Any], NDArray[np.uint8]]]
 
 #: Rows up to which a plain loop over them beats the blocked kernel (`l2ul bench unlearn`).
 FEW = 32
-#: Relative residual of the linear system above which the kept inverse is made anew.
-STALE = 1e-6
-#: The same with a fresh inverse: above it the system is singular to working precision.
-SINGULAR = 1e-4
 
 
 #: Columns of a float32 matrix that a product takes at a time.
@@ -73,111 +61,6 @@ class Step(Protocol):
 
     def copy(self) -> Step:
         """One to try a request on: it changes nothing here."""
-
-
-class NewtonStep:
-    """Binary logistic regression: one exact Newton step on the rows that stay, plus a learned correction (or none).
-
-    curvature (p, p) is the sum of the rows' Hessians at `anchor`; rows leave it at the same point, so it is at any time
-    exactly the curvature of the rows that stay, and no trace of the others is in it.
-    """
-
-    def __init__(
-        self, model: Any, anchor: Vector, curvature: NDArray[np.float64], n: int, correction: NDArray[np.float64] | None
-    ) -> None:
-        self.model, self.lam = model, model.lam
-        self._state, self._work = newton_arrays(anchor.size)
-        self._total = self._work[: anchor.size]
-        self.anchor[:], self.curvature[:] = anchor, curvature
-        if correction is not None:
-            self.correction = correction
-        self._invert(n)
-
-    def _matrix(self, k: int) -> NDArray[np.float64]:
-        """Matrix k of the state, (p, p); (0, p) if it is not there."""
-        p = self.model.size
-        wide = padded(p)
-        return self._state[wide + k * wide * wide :][: wide * wide].reshape(-1, wide)[:p, :p]
-
-    @property
-    def anchor(self) -> Vector:
-        return self._state[: self.model.size]
-
-    @property
-    def curvature(self) -> NDArray[np.float64]:
-        return self._matrix(0)
-
-    @property
-    def inverse(self) -> NDArray[np.float64]:
-        """Of curvature and penalty, as they were some requests ago."""
-        return self._matrix(1)
-
-    @property
-    def correction(self) -> NDArray[np.float64]:
-        """(p, p), or (0, 0) for none."""
-        own = self._matrix(2)
-        return own.T if own.size else np.zeros((0, 0))
-
-    @correction.setter
-    def correction(self, correction: NDArray[np.float64]) -> None:
-        state, _ = newton_arrays(len(correction), corrected=True)
-        known = min(state.size, self._state.size)
-        state[:known] = self._state[:known]
-        self._state = state
-        self._matrix(2)[:] = correction.T
-
-    def _invert(self, n: int) -> None:
-        system = self.curvature.copy()
-        inner = np.arange(len(system) - 1)
-        system[inner, inner] += n * self.lam
-        try:
-            self.inverse[:] = np.linalg.inv(system)
-        except np.linalg.LinAlgError:
-            raise UserError("the rows that would stay do not determine the model: retrain instead") from None
-
-    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
-        cells = u.cells
-        return int(newton_request(
-            ids, u.gone, u.class_counts, store.X, store.y, cells.packed, cells.bits, cells.counts, u.theta,
-            self._state, self._work, u.n, self.lam, STALE, out,
-        ))  # fmt: skip
-
-    def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        if isinstance(store, ArrayStore):  # read where they lie
-            return self._move(store.X, store.y, ids, theta, n)
-        return self.move(*store.fetch(ids), ids, theta, n)
-
-    def move(self, X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        return self._move(X, y, np.arange(len(X)), theta, n)
-
-    def _move(self, X: NDArray[Any], y: NDArray[np.uint8], at: NDArray[np.int64], theta: Vector, n: int) -> Vector:
-        """theta without the rows X[at]."""
-        out = np.empty(theta.size)
-        residual = newton_move(X, y, at, theta, self._state, self._work, n, self.lam, out)
-        if not residual < STALE:
-            left, inverse = n - at.size, self.inverse.copy()
-            try:
-                self._invert(left)
-                residual = solve_move(theta, self._state, self._work, left, self.lam, out)
-                if not residual < SINGULAR:
-                    raise UserError("the rows that would stay do not determine the model: retrain instead")
-            except BaseException:
-                self.curvature[:], self.inverse[:] = curvature_before(self._work, theta.size), inverse
-                raise
-        return out
-
-    @property
-    def total(self) -> Vector:
-        return self._total
-
-    def inverse_hessian(self, n: int) -> NDArray[np.float64]:
-        return n * self.inverse
-
-    def copy(self) -> NewtonStep:
-        other = copy.copy(self)
-        other._state, other._work = self._state.copy(), self._work.copy()
-        other._total = other._work[: self._total.size]
-        return other
 
 
 class LinearStep:
