@@ -171,7 +171,7 @@ class DirectForward(_Network):
         return int(direct_request(ids, gone, left, X, y, packed, self.bits, counts, memory, total, n, net, out))
 
     def from_counts(self, counts: NDArray[np.int64], r: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same for rows whose counts (t, psi) are known."""
+        """theta' into out (p,) for r rows whose counts (t, psi) are known."""
         _run_counts(_flat(counts), r, NOTHING, 0.0, self.net, out)
         return out
 
