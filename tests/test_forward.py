@@ -11,7 +11,6 @@ from l2ul_fast.unlearner.features import pair_embeddings
 from l2ul_fast.unlearner.network import UnlearnNetwork
 from l2ul_kernels import pack_cells, reference, reference_forward, threads
 from l2ul_kernels.forward import FEW, CorrectionForward, DirectForward
-from l2ul_kernels.request import DONE, GONE, OTHERWISE, OUTSIDE, TWICE
 from l2ul_kernels.rowcounts import BLOCK, count_rows, count_sets
 from l2ul_kernels.threads import thread_limit
 
@@ -155,36 +154,6 @@ def test_a_move_is_a_forward_and_then_forgetting(seed, shape, r, p):
         np.testing.assert_allclose(forward.move(packed, ids, len(left), np.empty(p)), expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(forward._total, other._total, rtol=1e-6, atol=1e-5)
         np.testing.assert_allclose(forward.net, other.net, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("r", [1, 4, 5])
-def test_a_whole_request_is_its_parts_or_nothing(r):
-    rng, cells, packed, _, _, _, forward = direct(5)
-    other, kept = copy.deepcopy(forward), packed.copy()
-    X, y = rng.normal(size=(3000, 3)).astype(np.float32), rng.integers(0, 2, 3000).astype(np.uint8)
-    gone, left, counts = np.zeros(3000, np.uint8), np.bincount(y), reference.class_counts(cells, y, 4, 2)
-    ids, out = np.sort(rng.choice(3000, r, replace=False)), np.empty(7)
-    held = (gone, left, X, y, packed, counts)
-    before = [array.copy() for array in (*held, forward.net, forward._total)]
-    state = (*held, forward.net, forward._total)
-    for rows, reason in (([-1], OUTSIDE), ([3000], OUTSIDE), ([5, 5], TWICE)):
-        assert forward.request(np.array(rows), *held, 3000, out) % 8 == reason
-    if r > 4:  # many rows go the long way
-        assert forward.request(ids, *held, 3000, out) == OTHERWISE
-    for now, then in zip(state, before, strict=True):
-        np.testing.assert_array_equal(now, then)
-    if r > 4:
-        return
-    labels = y[ids].copy()
-    assert forward.request(ids, *held, 3000, out) == DONE
-    np.testing.assert_allclose(out, other.move(kept, ids, 3000 - r, np.empty(7)), rtol=1e-6)
-    np.testing.assert_allclose(forward.net, other.net, rtol=1e-6, atol=1e-7)
-    assert not X[ids].any()
-    assert not packed[ids].any()
-    stay = np.setdiff1d(np.arange(3000), ids)
-    np.testing.assert_array_equal(counts, reference.class_counts(cells[stay], y[stay], 4, 2))
-    np.testing.assert_array_equal(left, before[1] - np.bincount(labels, minlength=2))
-    assert forward.request(ids[:1], *held, 3000 - r, out) == GONE
 
 
 def cells_sum(w, cells):

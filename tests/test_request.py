@@ -9,13 +9,11 @@ import l2ul_kernels as lk
 from l2ul_kernels import reference
 from l2ul_kernels import reference_request as oracle
 from l2ul_kernels.request import (
-    DONE,
     EMPTY,
     FOREIGN,
     FORGOTTEN,
     GONE,
     NOT_TRAINED,
-    OTHERWISE,
     OUTSIDE,
     PRESENT,
     TWICE,
@@ -38,7 +36,6 @@ from l2ul_kernels.request_newton import (
     curvature_before,
     newton_arrays,
     newton_move,
-    newton_request,
     padded,
     refined_solve,
     solve_move,
@@ -264,72 +261,6 @@ def test_scratch_of_a_large_request_does_not_reach_into_the_next():
     newton_move(X[70:73], y[70:73], np.arange(3), theta, fresh, clean, 430, 0.05, outs[1])
     np.testing.assert_array_equal(*outs)
     np.testing.assert_array_equal(state, fresh)
-
-
-def stored_model(seed, n=300, d=5, t=7, psi=4):
-    """All that newton_request is given, by name, for a model of n stored rows of two classes."""
-    rng, X, y, theta, anchor = problem(seed, n, d)
-    y[:4] = [0, 1, 0, 1]
-    cells = rng.integers(0, psi, (n, t)).astype(np.uint8)
-    curvature, lam = oracle.curvature(X, anchor), 0.05
-    state, work = newton_state(anchor, curvature, np.linalg.inv(oracle.system(curvature, n * lam)))
-    return {
-        "gone": np.zeros(n, np.uint8), "left": np.bincount(y, minlength=2), "X": X, "y": y,
-        "packed": reference.pack_cells(cells, psi), "bits": lk.bits_per_cell(psi),
-        "counts": reference.class_counts(cells, y, psi, 2), "theta": theta, "state": state, "work": work, "n": n,
-        "lam": lam, "stale": 0.05,
-    }  # fmt: skip
-
-
-def copied(held):
-    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in held.items()}
-
-
-def assert_same(a, b, but=("work",)):
-    for name in set(a) - set(but):
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-@settings(max_examples=40, deadline=None)
-@given(seeds, st.integers(1, 40))
-def test_a_whole_request_is_its_parts(seed, r):
-    held = stored_model(seed)
-    ids = np.sort(np.random.default_rng(seed).permutation(300)[:r])
-    parts, out, expected = copied(held), np.empty(6), np.empty(6)
-    assert newton_request(ids, *held.values(), out) == DONE
-    assert claim_labelled(ids, parts["gone"], parts["y"], parts["left"]) == -1
-    what = (parts["theta"], parts["state"], parts["work"], 300, 0.05, expected)
-    assert newton_move(parts["X"], parts["y"], ids, *what) < 0.05
-    forget_stored(parts["packed"], ids, parts["bits"], parts["counts"], parts["X"], parts["y"])
-    np.testing.assert_allclose(out, expected, rtol=1e-13)
-    np.testing.assert_allclose(held.pop("state"), parts.pop("state"), rtol=1e-12, atol=1e-13)
-    assert_same(held, parts)
-
-
-@pytest.mark.parametrize(
-    ("rows", "place", "reason"),
-    [([5, -1], 1, OUTSIDE), ([300], 0, OUTSIDE), ([7, 7], 1, TWICE), ([4, 9], 1, GONE), ([6, 8], 1, NOT_TRAINED)],
-)
-def test_a_whole_request_that_is_refused_changes_nothing(rows, place, reason):
-    held = stored_model(1)
-    held["gone"][[9, 8]] = FORGOTTEN, FOREIGN
-    before = copied(held)
-    code = newton_request(np.array(rows), *held.values(), np.empty(6))
-    assert (code // 8, code % 8) == (place, reason)
-    assert_same(held, before, ())
-
-
-def test_a_whole_request_that_would_empty_a_class_or_cannot_be_solved_changes_nothing():
-    held = stored_model(2)
-    before = copied(held)
-    every = np.flatnonzero(held["y"] == 1)
-    assert newton_request(every, *held.values(), np.empty(6)) == 8 * 1 + EMPTY
-    assert_same(held, before, ())
-    for name, value in (("stale", 1e-300), ("state", np.full_like(held["state"], np.nan))):
-        odd = copied(held) | {name: value.copy() if name == "state" else value}
-        kept = copied(odd)
-        assert newton_request(np.array([3, 50, 51]), *odd.values(), np.empty(6)) == OTHERWISE
-        assert_same(odd, kept)
 
 
 @settings(max_examples=40, deadline=None)

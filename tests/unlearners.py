@@ -3,6 +3,7 @@
 import numpy as np
 
 from l2ul_fast.unlearner import L2UL
+from l2ul_fast.unlearner.newton_step import NewtonStep
 
 #: Values that a request may leave behind without meaning anything.
 SCRATCH = (
@@ -12,9 +13,12 @@ SCRATCH = (
     "_single_sums",
     "_memory",
     "_sums",
-    "_packed",
-)  # _packed: padded copies of partition seeds
-#: What a Newton step keeps, each by its name; together they are `_state`.
+    "_packed",  # padded copies of partition seeds
+    "_held",  # addresses
+    "own",
+    "notes",  # of which theta and the log are looked at
+)
+#: What a Newton step keeps, each by its name; they lie in `_own`.
 PARTS = ("anchor", "curvature", "inverse", "correction")
 TIMES = ("time", "seconds", "fit_seconds")
 
@@ -78,10 +82,10 @@ def contents(thing, skip=SCRATCH):
                 items = [(name, getattr(value, name)) for name in slots] + list(getattr(value, "__dict__", {}).items())
             else:
                 return
-            if "_state" in getattr(value, "__dict__", {}):
-                items = [item for item in items if item[0] != "_state"] + [
-                    (name, getattr(value, name)) for name in PARTS
-                ]
+            if isinstance(value, NewtonStep):
+                items = [item for item in items if item[0] != "_own"] + [(name, getattr(value, name)) for name in PARTS]
+            if isinstance(value, L2UL):
+                items = [("theta", value.theta), ("log", value.forget_log), *value.__dict__.items()]
             for name, item in items:
                 if name not in skip:
                     walk(item, f"{path}.{name}")

@@ -19,6 +19,20 @@ import numpy as np
 
 from l2ul_kernels._jit import kernel
 from l2ul_kernels.request import DONE, ask_for, claim_labelled, forget_stored
+from l2ul_kernels.request_held import (
+    BITS,
+    ITEM,
+    asked_for,
+    cell_counts,
+    own_double,
+    own_single,
+    parameters,
+    row_cells,
+    row_marks,
+    rows_double,
+    rows_single,
+    totals_and_times,
+)
 
 HEADER = 16
 CONTRACT = ("contract",)
@@ -236,21 +250,31 @@ def direct_move(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_lef
 
 
 @kernel()
-def direct_request(
-    ids: Any, gone: Any, left: Any, X: Any, y: Any, packed: Any, bits: int, counts: Any, memory: Any, total: Any,
-    n: int, net: Any, out: Any,
-) -> int:  # fmt: skip
-    """A whole request for a few of n stored rows as one call: claim_labelled, direct_move, forget_stored.
-
-    Returns DONE, or what the claim refuses; then nothing has changed.
-    """
+def _request(table: Any, ids: Any, X: Any, k: int, n: int, now: float) -> int:
+    gone, y = row_marks(table)
+    left, counts = cell_counts(table)
+    packed, memory, total, net = row_cells(table), own_single(table, 0), own_double(table, 1), own_single(table, 2)
     ask_for(ids, X, y, packed)
     refusal = claim_labelled(ids, gone, y, left)
     if refusal >= 0:
         return refusal
-    direct_move(packed, ids, bits, memory, total, n - ids.size, net, out)
-    forget_stored(packed, ids, bits, counts, X, y)
+    direct_move(packed, ids, table[BITS], memory, total, n - 1, net, parameters(table)[k + 1])
+    forget_stored(packed, ids, table[BITS], counts, X, y)
+    totals_and_times(table)[1][k] = now
     return DONE
+
+
+@kernel()
+def direct_request(table: Any, row: int, k: int, n: int, now: float) -> int:
+    """A whole request for one of n rows as one call: claim_labelled, direct_move, forget_stored, and its notes.
+
+    `table` is that of a Held whose own arrays are memory, total, net. Returns DONE, or what the claim refuses; then
+    nothing has changed but what is noted for k.
+    """
+    ids = asked_for(table, k, row)
+    if table[ITEM] == 4:
+        return _request(table, ids, rows_single(table), k, n, now)
+    return _request(table, ids, rows_double(table), k, n, now)
 
 
 @kernel(fastmath=CONTRACT)

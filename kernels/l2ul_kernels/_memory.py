@@ -36,6 +36,16 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def pointer(typingctx: Any, address: Any) -> Any:
+    """An address as the pointer that numba.carray takes."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), codegen
+
+
+@intrinsic
 def add(typingctx: Any, address: Any, amount: Any) -> Any:
     """Add to the int64 at `address`."""
 

@@ -20,13 +20,11 @@ from l2ul_kernels._forward import (
     direct_forget,
     direct_forward,
     direct_move,
-    direct_request,
     direct_total,
 )
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.cells import bits_per_cell
 from l2ul_kernels.partitions import address
-from l2ul_kernels.request import OTHERWISE
 from l2ul_kernels.rowcounts import count_classes, count_rows, scratch
 
 #: float32 values per cache line.
@@ -115,6 +113,8 @@ class DirectForward(_Network):
             raise ValueError(f"weights W1.mu_D and W1.theta must have {t * psi} and {self.p} rows")
         self._memory = _aligned([_padded(part, self.h1) for part in parts])
         self._total = np.zeros(self.h1)
+        #: What direct_request works on, for a Held.
+        self.own = self._memory, self._total, self.net
 
     def set_base(self, counts: NDArray[np.int64], n: int, theta: NDArray[np.float64]) -> None:
         """The state that requests share: counts (t, psi) of the n rows of D, and theta (p,)."""
@@ -159,16 +159,6 @@ class DirectForward(_Network):
             self(packed, ids, out)
             self.forget(packed, ids, n_left, out)
         return out
-
-    def request(
-        self, ids: NDArray[np.int64], gone: NDArray[np.uint8], left: NDArray[np.int64], X: NDArray[Any],
-        y: NDArray[np.uint8], packed: NDArray[np.uint8], counts: NDArray[np.int64], n: int, out: NDArray[np.float64],
-    ) -> int:  # fmt: skip
-        """A whole request on stored rows, `move` within it, as one call (see direct_request); OTHERWISE for many."""
-        if len(ids) > FEW:
-            return OTHERWISE
-        memory, total, net = self._memory, self._total, self.net
-        return int(direct_request(ids, gone, left, X, y, packed, self.bits, counts, memory, total, n, net, out))
 
     def from_counts(self, counts: NDArray[np.int64], r: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
         """theta' into out (p,) for r rows whose counts (t, psi) are known."""

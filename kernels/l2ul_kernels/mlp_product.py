@@ -84,7 +84,7 @@ def _loop(
 
 
 @intrinsic
-def _tile(
+def tile(
     typingctx: Any, C: Any, c0: Any, ldc: Any, A: Any, a0: Any, sai: Any, sat: Any, B: Any, b0: Any, ldb: Any, T: Any,
     keep: Any, m: Any, v: Any,
 ) -> Any:  # fmt: skip
@@ -129,5 +129,5 @@ def product(
     while j < N:
         v = min(NV, (N - j) // width)
         for i in range(0, M, rows):
-            _tile(C, c0 + i * ldc + j, ldc, A, a0 + i * sai, sai, sat, B, b0 + j, ldb, T, keep, min(rows, M - i), v)
+            tile(C, c0 + i * ldc + j, ldc, A, a0 + i * sai, sai, sat, B, b0 + j, ldb, T, keep, min(rows, M - i), v)
         j += v * width

@@ -19,15 +19,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_kernels._columns import residuals
+from l2ul_kernels._emit import VECTOR_BYTES
 from l2ul_kernels._jit import FAST, kernel
 from l2ul_kernels._memory import prefetch
-from l2ul_kernels.mlp_product import product
+from l2ul_kernels.mlp_product import NV, product, tile
 from l2ul_kernels.partitions import address
 from l2ul_kernels.request import DONE, OTHERWISE, ask_for, claim_labelled, forget_stored, unclaim
+from l2ul_kernels.request_held import (
+    BITS,
+    ITEM,
+    asked_for,
+    cell_counts,
+    own_double,
+    parameters,
+    row_cells,
+    row_marks,
+    rows_double,
+    rows_single,
+    totals_and_times,
+)
 
 U = np.uint64
 #: float64 values per cache line.
 LINE = 8
+#: float64 values per vector.
+LANES = VECTOR_BYTES // 8
 #: Rows at a time: they, the same weighted and the curvature share the first cache.
 CHUNK = 64
 #: Corrections of the solution at most: each shrinks its error by the relative change since the inverse was made.
@@ -127,6 +143,48 @@ def take_rows_out(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any) -
 
 
 @kernel(fastmath=FAST)
+def _take_row(X: Any, y: Any, row: int, theta: Any, state: Any, work: Any) -> None:
+    """take_rows_out for one row, where calls and loops around CHUNK rows would cost more than what they do; the
+    curvature before goes to `work` on the way."""
+    d = X.shape[1]
+    wide = padded(d + 1)
+    before, line = U(3 * wide), U(3 * wide + wide * wide)
+    at_theta, at_anchor = theta[d], state[d]
+    for k in range(U(d)):
+        value = np.float64(X[row, k])
+        work[line + k] = value
+        at_theta += theta[k] * value
+        at_anchor += state[k] * value
+    work[line + U(d)] = 1.0
+    for k in range(U(d + 1), U(wide)):
+        work[line + k] = 0.0
+    slope = 1.0 / (1.0 + math.exp(-at_theta)) - y[row]
+    chance = 1.0 / (1.0 + math.exp(-at_anchor))
+    weight = chance * (1.0 - chance)
+    for k in range(U(wide)):
+        work[k] += slope * work[line + k]
+    for j in range(U(d + 1)):
+        factor, old, here = weight * work[line + j], before + j * U(wide), U(wide) + j * U(wide)
+        for k in range(U(wide)):
+            value = state[here + k]
+            work[old + k] = value
+            state[here + k] = value - factor * work[line + k]
+
+
+@kernel()
+def _line_times(out: Any, to: int, a: int, matrix: Any, at: int, wide: int, rows: int, keep: int) -> None:
+    """out[to : to + wide] = (itself if `keep`) + out[a : a + rows] times the (rows, wide) matrix from `at` on.
+
+    `product` for a single line: it is small enough to be compiled into its caller.
+    """
+    one, j = np.int64(1), 0
+    while j < wide:
+        v = min(NV, (wide - j) // LANES)
+        tile(out, to + j, wide, out, a, wide, one, matrix, at + j, wide, rows, keep, one, v)
+        j += v * LANES
+
+
+@kernel(fastmath=FAST)
 def refined_solve(state: Any, work: Any, p: int, ridge: float, steps: int) -> float:
     """`move` with (curvature + ridge on all but the last diagonal entry) move = total, in at most `steps` refinements.
 
@@ -142,8 +200,8 @@ def refined_solve(state: Any, work: Any, p: int, ridge: float, steps: int) -> fl
         scale += work[k] * work[k]
     norm = scale
     for _ in range(steps):
-        product(work, move, wide, work, rest, wide, one, state, inverse, wide, one, wide, p, one)
-        product(work, rest, wide, work, move, wide, one, state, curvature, wide, one, wide, p, new)
+        _line_times(work, move, rest, state, inverse, wide, p, one)
+        _line_times(work, rest, move, state, curvature, wide, p, new)
         last = work[p - 1] - work[rest + p - 1]  # no ridge on the intercept
         for k in range(end):
             work[q + k] = work[k] - work[q + k] - ridge * work[m + k]
@@ -180,33 +238,49 @@ def newton_move(X: Any, y: Any, ids: Any, theta: Any, state: Any, work: Any, n: 
     """solve_move after rows X[ids] (r, d), y[ids] have left a model of n rows. work keeps the curvature as it was."""
     p, r = theta.size, ids.size
     wide = padded(p)
-    _copy(state, wide, work, 3 * wide, wide * wide)
     for k in range(U(wide)):
         work[k] = 0.0
     for k in range(U(p - 1)):
         work[k] = r * lam * theta[k]
-    take_rows_out(X, y, ids, theta, state, work)
+    if r == 1:
+        _take_row(X, y, ids[0], theta, state, work)
+    else:
+        _copy(state, wide, work, 3 * wide, wide * wide)
+        take_rows_out(X, y, ids, theta, state, work)
     return solve_move(theta, state, work, n - r, lam, out)
 
 
 @kernel(fastmath=FAST)
-def newton_request(
-    ids: Any, gone: Any, left: Any, X: Any, y: Any, packed: Any, bits: int, counts: Any, theta: Any, state: Any,
-    work: Any, n: int, lam: float, stale: float, out: Any,
-) -> int:  # fmt: skip
-    """A whole request on stored rows as one call: claim_labelled, newton_move, forget_stored.
-
-    Returns DONE, or what the claim refuses, or OTHERWISE if the residual is not below `stale`. If it is not done,
-    nothing has changed.
-    """
+def _request(table: Any, ids: Any, X: Any, k: int, n: int, now: float) -> int:
+    gone, y = row_marks(table)
+    left, counts = cell_counts(table)
+    packed, state, work, limits = row_cells(table), own_double(table, 0), own_double(table, 1), own_double(table, 2)
+    thetas = parameters(table)
     ask_for(ids, X, y, packed)
     refusal = claim_labelled(ids, gone, y, left)
     if refusal >= 0:
         return refusal
-    if not newton_move(X, y, ids, theta, state, work, n, lam, out) < stale:
-        wide = padded(theta.size)
-        _copy(work, 3 * wide, state, wide, wide * wide)
+    if not newton_move(X, y, ids, thetas[k], state, work, n, limits[0], thetas[k + 1]) < limits[1]:
+        p = thetas.shape[1]
+        _copy(work, 3 * padded(p), state, padded(p), p * padded(p))
         unclaim(ids, gone, y, left)
         return OTHERWISE
-    forget_stored(packed, ids, bits, counts, X, y)
+    forget_stored(packed, ids, table[BITS], counts, X, y)
+    totals, times = totals_and_times(table)
+    times[k] = now
+    for j in range(U(thetas.shape[1])):
+        totals[k, j] = work[j]
     return DONE
+
+
+@kernel()
+def newton_request(table: Any, row: int, k: int, n: int, now: float) -> int:
+    """A whole request for one of n rows as one call: claim_labelled, newton_move, forget_stored, and its notes.
+
+    `table` is that of a Held whose own arrays are state, work, (lam, stale). Returns DONE, or what the claim refuses,
+    or OTHERWISE if the residual is not below `stale`. If it is not done, nothing has changed but what is noted for k.
+    """
+    ids = asked_for(table, k, row)
+    if table[ITEM] == 4:
+        return _request(table, ids, rows_single(table), k, n, now)
+    return _request(table, ids, rows_double(table), k, n, now)

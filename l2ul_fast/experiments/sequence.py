@@ -100,15 +100,9 @@ def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numb
                 taken = once(lambda left=left: Retrain().prepare(left, u.model, plan["seed"]))  # type: ignore[misc]
                 facts |= {"unlearn_seconds": taken, "unlearn_seconds_max": taken}
             yield {
-                "method": name, **facts, "drift": float(np.linalg.norm(at - target)), "residual": _residual(u, at),
+                "method": name, **facts, "drift": float(np.linalg.norm(at - target)), "residual": u.residual(at),
                 **score(u.model, at, start, target, test),
             }  # fmt: skip
-
-
-def _residual(u: L2UL, theta: Any) -> float:
-    other = copy.copy(u)
-    other.theta = theta
-    return other.residual()
 
 
 def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:

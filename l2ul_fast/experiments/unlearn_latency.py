@@ -26,6 +26,8 @@ from l2ul_kernels.threads import thread_limit
 
 CALLS = 200
 R = 1000
+#: Rounds of single calls for p50 and p99.
+ROUNDS = 5
 #: Seconds of calls before those that are timed.
 SETTLE = 0.003
 
@@ -136,23 +138,25 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
 
 
 def _percentiles(call: Callable[[], object], seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(p50, p99) of single calls, and of a loop that does nothing for about as long, in turns.
+    """(p50, p99) of single calls, and of a loop that does nothing for about as long, in turns: medians of ROUNDS.
 
-    What the second one has above 1 comes from the machine (interrupts, neighbours), not from the call.
+    What the second one has above 1 comes from the machine (interrupts, neighbours), not from the call. A machine that
+    changes its speed during a round would show calls of two speeds: hence rounds.
     """
     begin, rounds = time.perf_counter(), range(100_000)
     for _ in rounds:
         pass
     idle = range(max(1, int(seconds / (time.perf_counter() - begin) * len(rounds))))
-    times = np.empty((20 * CALLS, 2))
-    for k in range(len(times)):
-        begin = time.perf_counter()
-        call()
-        end = time.perf_counter()
-        for _ in idle:
-            pass
-        times[k] = end - begin, time.perf_counter() - end
-    low, high = np.percentile(times, [50, 99], axis=0)
+    times = np.empty((ROUNDS, 20 * CALLS, 2))
+    for part in times:
+        for k in range(len(part)):
+            begin = time.perf_counter()
+            call()
+            end = time.perf_counter()
+            for _ in idle:
+                pass
+            part[k] = end - begin, time.perf_counter() - end
+    low, high = np.median(np.percentile(times, [50, 99], axis=1), axis=1)
     return (float(low[0]), float(high[0])), (float(low[1]), float(high[1]))
 
 

@@ -16,11 +16,23 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
 from l2ul_fast.unlearner import fitting, fitting_mlp, saving
 from l2ul_fast.unlearner.ledger import entry
-from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
+from l2ul_fast.unlearner.notes import Notes
+from l2ul_fast.unlearner.requests import MANY, brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
 from l2ul_fast.unlearner.steps import AnchoredStep
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_kernels.request import DONE, EMPTY, FOREIGN, PRESENT, claim, claim_labelled, leave_classes, release, unclaim
+from l2ul_kernels.request import (
+    DONE,
+    EMPTY,
+    FOREIGN,
+    OTHERWISE,
+    PRESENT,
+    claim,
+    claim_labelled,
+    leave_classes,
+    release,
+    unclaim,
+)
 
 Progress = Callable[[str, int, int], None]
 
@@ -97,7 +109,7 @@ class L2UL:
             "network": network, "robust": robust, "hidden": hidden, "activation": activation,
             "anchor_rows": anchor_rows, "store_rows": store_rows, "random_state": random_state,
         }  # fmt: skip
-        self.forget_log: list[dict[str, Any]] = []
+        self._log: list[dict[str, Any]] = []
         self.entries: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
         self.saved_to: Path | None = None
@@ -150,15 +162,26 @@ class L2UL:
         self.gone = np.full(size, FOREIGN, np.uint8)
         self.gone[table.ids()] = PRESENT
         self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
-        self.theta, self.model, self.cells, self.step = fitted.theta, fitted.model, fitted.cells, fitted.step
+        self.notes = Notes(fitted.theta)
+        self.model, self.cells, self.step = fitted.model, fitted.cells, fitted.step
         self.learned, self.report_ = fitted.learned, finite(fitted.report)
         self.class_counts = self.cells.counts[:, 0].sum(axis=1)
         self.report_["fit_seconds"] = time.perf_counter() - start
-        self.forget_log = []
+        self._log = []
         # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, and which state
         self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
         self.saved_to, self.generation = None, None
         return self
+
+    @property
+    def theta(self) -> NDArray[np.float64]:
+        """(p,), as it is now."""
+        return self.notes.theta
+
+    @theta.setter
+    def theta(self, theta: NDArray[np.float64]) -> None:
+        self._flush_log()
+        self.notes = Notes(theta)
 
     # Unlearn ---------------------------------------------------------------------------------------------------------
 
@@ -167,33 +190,44 @@ class L2UL:
 
         theta, n, counts and all that depends on them change here and now; `save` makes it durable.
         """
+        if X is None and type(rows) is list and len(rows) == 1:  # what users do most
+            row = rows[0]
+            if type(row) is int and 0 <= row < MANY:
+                result = self._without_one(row)
+                if result is not None:
+                    return result
         if rows is None:
             rows, X = rows_like(self, X, y), None if isinstance(self.store, ArrayStore | FileStore) else X
         ids = checked_ids(rows)
-        if not ids.size:
-            return Unlearned(self, self.theta, ids, None)
-        r, n, before = ids.size, self.n, self.theta
+        r, n, notes, step = len(ids), self.n, self.notes, self.step
+        if not r:
+            return Unlearned(self, notes.block, notes.used - 1, n, ids)
         theta = self._without_stored(ids) if X is None else self._without_brought(rows, ids, X, y)
+        notes.add(ids, time.time(), theta, step.total)
         self.n = n - r
-        self.theta = theta
-        self.model = self.step.model  # an anchor may have moved
-        self.forget_log.append({"rows": ids, "n": self.n, "time": time.time(), "theta": theta, "before": before})
-        total = self.step.total
-        result = Unlearned(self, theta, ids, None if total is None else total.copy())
+        self.model = step.model  # an anchor may have moved
         if r > self.learned.largest * n:
             warnings.warn(RetrainInstead(r, n, self.learned.largest), stacklevel=2)
-        return result
+        return Unlearned(self, notes.block, notes.used - 1, n - r, ids)
+
+    def _without_one(self, row: int) -> Unlearned | None:
+        """The whole request as one compiled call; None where there is no such call for it."""
+        code = self.step.request(self, row)
+        if code != DONE:
+            if code != OTHERWISE:
+                self._refuse(code, np.array([row]))
+            return None
+        notes, n = self.notes, self.n
+        k = notes.used
+        notes.used = k + 1
+        self.n = n - 1
+        if self.learned.largest * n < 1:
+            warnings.warn(RetrainInstead(1, n, self.learned.largest), stacklevel=3)
+        return Unlearned(self, notes.block, k, n - 1, None)
 
     def _without_stored(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """theta without rows that are stored here; nothing that is held of them stays."""
         store = self.store
-        if isinstance(store, ArrayStore):
-            theta = np.empty(self.theta.size)
-            code = self.step.request(self, store, ids, theta)
-            if code == DONE:
-                return theta
-            if code >= 0:
-                self._refuse(code, ids)
         refusal = claim_labelled(ids, self.gone, store.y, self.class_counts)
         if refusal >= 0:
             self._refuse(refusal, ids)
@@ -242,13 +276,14 @@ class L2UL:
         """The rows the model stands for now."""
         return self.store.table(self.classes_, self.gone != PRESENT)
 
-    def residual(self) -> float:
-        """Largest entry of the retained objective's gradient at theta (one pass over the data); 0 if retrained."""
-        table = self.retained()
-        total = np.zeros(self.theta.size)
+    def residual(self, theta: NDArray[np.float64] | None = None) -> float:
+        """Largest entry of the retained objective's gradient at theta (p,), the model's own if None (one pass over the
+        data); 0 if retrained."""
+        table, at = self.retained(), self.theta if theta is None else theta
+        total = np.zeros(at.size)
         for X, y in table.blocks():
-            total += len(X) * self.model.data_gradient(self.theta, X, y)
-        return float(np.abs(total / table.n + self.model.penalty_gradient(self.theta)).max())
+            total += len(X) * self.model.data_gradient(at, X, y)
+        return float(np.abs(total / table.n + self.model.penalty_gradient(at)).max())
 
     def noise_floor(self) -> float:
         """Share of the rows that one more training from another start answers otherwise; 0 where training is a
@@ -267,13 +302,24 @@ class L2UL:
         self.entries.append(entry("refresh", n=self.n, theta=self.theta, refreshed=done))
         return done
 
+    @property
+    def forget_log(self) -> list[dict[str, Any]]:
+        """The requests since `fit`: rows (r,), n (rows left), time (seconds since 1970)."""
+        self._flush_log()
+        return self._log
+
     def _flush_log(self) -> None:
-        """Turn requests that are not in the ledger yet into entries for it."""
-        for item in self.forget_log:
-            if "before" in item:
-                before, after = item.pop("before"), item.pop("theta")
-                facts = {"n": item["n"], "rows": item["rows"], "time": item["time"]}
-                self.entries.append(entry("unlearn", theta=after, theta_before=before, **facts))
+        """Put the latest requests into the log, and into entries for the ledger; their notes go."""
+        latest, theta = self.notes.all(), self.theta
+        left = self.n + sum(len(note.rows) for note in latest)
+        for note in latest:
+            left -= len(note.rows)
+            self._log.append({"rows": note.rows, "n": left, "time": note.time})
+            self.entries.append(
+                entry("unlearn", n=left, rows=note.rows, time=note.time, theta=note.after, theta_before=note.before)
+            )
+        if latest:
+            self.notes = Notes(theta)
 
     # Model -----------------------------------------------------------------------------------------------------------
 
@@ -301,6 +347,6 @@ class L2UL:
         return hasattr(self, "theta")
 
     def __getattr__(self, name: str) -> Any:  # asked only for what is not there
-        if name in ("theta", "model", "store", "learned", "gone", "n", "classes_", "cells", "step", "d"):
+        if name in ("theta", "model", "store", "learned", "gone", "n", "classes_", "cells", "step", "d", "notes"):
             raise NotFitted("this unlearner is not fitted yet: call fit, or load a saved one")
         raise AttributeError(f"L2UL has no attribute {name!r}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.unlearner.store import ArrayStore, Store
+from l2ul_fast.unlearner.store import ArrayStore, Store, held_by
+from l2ul_kernels.request import OTHERWISE
+from l2ul_kernels.request_held import Held
 from l2ul_kernels.request_newton import (
     curvature_before,
     newton_arrays,
@@ -41,12 +44,20 @@ class NewtonStep:
         self, model: Any, anchor: Vector, curvature: NDArray[np.float64], n: int, correction: NDArray[np.float64] | None
     ) -> None:
         self.model, self.lam = model, model.lam
-        self._state, self._work = newton_arrays(anchor.size)
-        self._total = self._work[: anchor.size]
+        self._own = *newton_arrays(anchor.size), np.array([model.lam, STALE])
+        self._held: Held | None = None
         self.anchor[:], self.curvature[:] = anchor, curvature
         if correction is not None:
             self.correction = correction
         self._invert(n)
+
+    @property
+    def _state(self) -> NDArray[np.float64]:
+        return self._own[0]
+
+    @property
+    def _work(self) -> NDArray[np.float64]:
+        return self._own[1]
 
     def _matrix(self, k: int) -> NDArray[np.float64]:
         """Matrix k of the state, (p, p); (0, p) if it is not there."""
@@ -78,7 +89,7 @@ class NewtonStep:
         state, _ = newton_arrays(len(correction), corrected=True)
         known = min(state.size, self._state.size)
         state[:known] = self._state[:known]
-        self._state = state
+        self._own = state, self._work, self._own[2]
         self._matrix(2)[:] = correction.T
 
     def _invert(self, n: int) -> None:
@@ -90,12 +101,11 @@ class NewtonStep:
         except np.linalg.LinAlgError:
             raise UserError("the rows that would stay do not determine the model: retrain instead") from None
 
-    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
-        cells = u.cells
-        return int(newton_request(
-            ids, u.gone, u.class_counts, store.X, store.y, cells.packed, cells.bits, cells.counts, u.theta,
-            self._state, self._work, u.n, self.lam, STALE, out,
-        ))  # fmt: skip
+    def request(self, u: L2UL, row: int) -> int:
+        held = self._held = held_by(u, self._own, self._held)
+        if held is None:
+            return OTHERWISE
+        return newton_request(held.table, row, u.notes.used, u.n, time())
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         if isinstance(store, ArrayStore):  # read where they lie
@@ -123,13 +133,12 @@ class NewtonStep:
 
     @property
     def total(self) -> Vector:
-        return self._total
+        return self._work[: self.model.size]
 
     def inverse_hessian(self, n: int) -> NDArray[np.float64]:
         return n * self.inverse
 
     def copy(self) -> NewtonStep:
         other = copy.copy(self)
-        other._state, other._work = self._state.copy(), self._work.copy()
-        other._total = other._work[: self._total.size]
+        other._own, other._held = (self._state.copy(), self._work.copy(), self._own[2]), None
         return other

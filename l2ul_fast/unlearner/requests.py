@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
 INT64 = np.dtype(np.int64)
+#: More rows than there are.
+MANY = 2**62
 
 _REASONS = {
     OUTSIDE: "row {} does not exist",

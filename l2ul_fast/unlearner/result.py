@@ -13,6 +13,7 @@ from l2ul_fast.tables import check_rows
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
+    from l2ul_fast.unlearner.notes import Block
 
 
 class NotFitted(UserError, AttributeError):
@@ -52,23 +53,29 @@ class Trust:
 class Unlearned:
     """The model without the rows of one request. theta (p,), rows (r,), predict, predict_proba, trust."""
 
-    __slots__ = ("_total", "_unlearner", "n", "rows", "theta")
+    __slots__ = ("_block", "_k", "_rows", "_unlearner", "n")
 
-    def __init__(
-        self, unlearner: L2UL, theta: NDArray[np.float64], rows: NDArray[np.int64], total: NDArray[np.float64] | None
-    ) -> None:
-        self._unlearner, self._total = unlearner, total
-        self.theta, self.rows, self.n = theta, rows, unlearner.n
+    def __init__(self, unlearner: L2UL, block: Block, k: int, n: int, rows: NDArray[np.int64] | None) -> None:
+        """Request k of a block; n: rows that are left; rows: None for the one that the block names."""
+        self._unlearner, self._block, self._k, self.n, self._rows = unlearner, block, k, n, rows
+
+    @property
+    def theta(self) -> NDArray[np.float64]:
+        return self._block.thetas[self._k + 1]
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        return self._block.rows[self._k : self._k + 1] if self._rows is None else self._rows
 
     @property
     def trust(self) -> Trust:
         """How this request compares with those the unlearner was trained on."""
-        learned = self._unlearner.learned
-        r = self.rows.size
+        learned, r = self._unlearner.learned, self.rows.size
         share = r / (self.n + r)
         distance = None
-        if self._total is not None and r:
-            distance = learned.distance(self._total / np.sqrt(r), self._unlearner.step.inverse_hessian(self.n))
+        if r and not np.isnan(self._block.totals[self._k, 0]):
+            z = self._block.totals[self._k] / np.sqrt(r)
+            distance = learned.distance(z, self._unlearner.step.inverse_hessian(self.n))
         fine = share <= learned.largest and (distance is None or distance <= 2.0)
         return Trust(share, learned.largest, distance, "ok" if fine else "retrain instead")
 

@@ -16,6 +16,7 @@ from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.learned import Learned
 from l2ul_fast.unlearner.ledger import decode_rows
 from l2ul_fast.unlearner.newton_step import NewtonStep
+from l2ul_fast.unlearner.notes import Notes
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
 from l2ul_fast.unlearner.steps import AnchoredStep, DirectStep, LinearStep, Step
@@ -111,7 +112,7 @@ def _build(cls: type[L2UL], directory: Path, facts: dict[str, Any], arrays: Arra
     u = cls(params.pop("model"), **params)
     u.n, u.d, u.classes_, u.label = int(facts["n"]), int(facts["d"]), list(facts["classes"]), str(facts["label"])
     u.report_ = facts["report"]
-    u.theta = arrays["theta"].copy()
+    u.notes = Notes(arrays["theta"])
     u.class_counts = np.array(facts["class_counts"], np.int64)
     u.gone = np.full(int(facts["rows"]), PRESENT, np.uint8)
     u.gone[np.unpackbits(arrays["foreign"], count=u.gone.size).astype(bool)] = FOREIGN
@@ -129,7 +130,7 @@ def _build(cls: type[L2UL], directory: Path, facts: dict[str, Any], arrays: Arra
         _check_rows_are_the_same(u, u.store)
     ledger = read_ledger(directory)
     u.history, u.entries = list(ledger.entries), []
-    u.forget_log = _forget_log(u.history, u.gone.size)
+    u._log = _forget_log(u.history, u.gone.size)
     u.saved_to, u.generation = directory.resolve(), int(facts["generation"])
     return u
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from time import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.cellstate import CellState
-from l2ul_fast.unlearner.store import ArrayStore, Store
+from l2ul_fast.unlearner.store import ArrayStore, Store, held_by
+from l2ul_kernels._forward import direct_request
 from l2ul_kernels.forward import DirectForward
 from l2ul_kernels.request import OTHERWISE, linear_move, linear_move_single, logistic_total
+from l2ul_kernels.request_held import Held
 from l2ul_kernels.request_mlp import RequestSums, mlp_move, mlp_total
 from l2ul_kernels.request_newton import aligned_zeros
 from l2ul_kernels.request_symmetric import pack_symmetric, symmetric_move, unpack_symmetric
@@ -41,10 +44,10 @@ SYMMETRIC = 1e-6
 class Step(Protocol):
     model: Any
 
-    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
-        """A whole request on the rows of u, which `store` keeps in memory, as one compiled call: claim them, put the
-        new theta into out (p,), take them out of everything. Returns DONE, what the claim refuses, or OTHERWISE where
-        there is no such call; if not DONE, nothing has changed."""
+    def request(self, u: L2UL, row: int) -> int:
+        """A whole request for one row that u keeps in memory as one compiled call: claim it, write what u notes of a
+        request, take it out of everything. Returns DONE, what the claim refuses, or OTHERWISE where there is no such
+        call; if not DONE, nothing has changed."""
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         """theta after the rows `ids` of `store` have left a model of n rows."""
@@ -126,7 +129,7 @@ class LinearStep:
             linear_move(self._kept, self._total, theta, left, out)
         return out
 
-    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
+    def request(self, u: L2UL, row: int) -> int:
         return OTHERWISE  # the matrix takes longer than the calls around it
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
@@ -224,6 +227,7 @@ class DirectStep:
         self.model, self.weights = model, dict(weights)
         self._cells = cells
         self._forward = DirectForward(weights, cells.t, cells.psi)
+        self._held: Held | None = None
         self.rebase(theta, n)
         self._forward.compile(cells.packed)
 
@@ -235,9 +239,11 @@ class DirectStep:
         """theta' of a request, without taking its rows out."""
         return self._forward(self._cells.packed, ids, np.empty(self._forward.p))
 
-    def request(self, u: L2UL, store: ArrayStore, ids: NDArray[np.int64], out: Vector) -> int:
-        packed, counts = self._cells.packed, self._cells.counts
-        return self._forward.request(ids, u.gone, u.class_counts, store.X, store.y, packed, counts, u.n, out)
+    def request(self, u: L2UL, row: int) -> int:
+        held = self._held = held_by(u, self._forward.own, self._held)
+        if held is None:
+            return OTHERWISE
+        return direct_request(held.table, row, u.notes.used, u.n, time())
 
     def move_stored(self, store: Store, ids: NDArray[np.int64], theta: Vector, n: int) -> Vector:
         return self._forward.move(self._cells.packed, ids, n - ids.size, np.empty(self._forward.p))
@@ -250,5 +256,5 @@ class DirectStep:
 
     def copy(self) -> DirectStep:
         other = copy.copy(self)
-        other._forward = copy.deepcopy(self._forward)
+        other._forward, other._held = copy.deepcopy(self._forward), None
         return other

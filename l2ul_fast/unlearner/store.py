@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Block, FileTable
 from l2ul_kernels.request import erase_rows, gather, gather_mapped
+from l2ul_kernels.request_held import Held
+
+if TYPE_CHECKING:
+    from l2ul_fast.unlearner.l2ul import L2UL
 
 Ids = NDArray[np.int64]
 
@@ -46,6 +50,26 @@ class ArrayStore:
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
         return ArrayTable(self.X, self.y, classes, hidden)
+
+
+def held_by(u: L2UL, own: tuple[NDArray[Any], ...], held: Held | None) -> Held | None:
+    """What the next request for one row of u works on, with a step's `own` arrays: `held` if it is that still. None
+    where rows are not kept in memory."""
+    store, cells, notes = u.store, u.cells, u.notes
+    if type(store) is not ArrayStore:
+        return None
+    notes.make_room()
+    block = notes.block
+    if (
+        held is not None and held.own is own and held.times is block.times and held.gone is u.gone
+        and held.left is u.class_counts and held.X is store.X and held.y is store.y and held.packed is cells.packed
+        and held.counts is cells.counts
+    ):  # fmt: skip
+        return held
+    return Held(
+        cells.bits, own, gone=u.gone, left=u.class_counts, X=store.X, y=store.y, packed=cells.packed,
+        counts=cells.counts, thetas=block.thetas, totals=block.totals, rows=block.rows, times=block.times,
+    )  # fmt: skip
 
 
 class FileStore:

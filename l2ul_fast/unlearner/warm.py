@@ -27,7 +27,7 @@ def warm_request(u: L2UL) -> None:
     packed, first, bits, counts = u.cells.packed[one], np.zeros(1, np.int64), u.cells.bits, u.cells.counts.copy()
     if isinstance(u.store, ArrayStore):
         forget_stored(packed, first, bits, counts, X.copy(), y.copy())
-        u.step.request(u, u.store, np.array([-1]), np.empty(u.theta.size))  # refused
+        u.step.request(u, -1)  # refused
     else:
         forget_cells(packed, first, y, first, bits, counts)
     if u.step.total is not None:  # else a network, which compiled itself when it was built
