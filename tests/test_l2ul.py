@@ -401,6 +401,8 @@ def test_what_needs_a_fit_says_so():
     assert not u.__sklearn_is_fitted__()
     for use in (
         lambda: u.unlearn([1]),
+        lambda: u.unlearn([1, 2]),
+        lambda: u.unlearn(X=X[:1], y=Y[:1]),
         lambda: u.predict(X),
         lambda: u.theta,
         u.refresh,

@@ -6,12 +6,22 @@ import numpy as np
 import pytest
 from unlearners import logistic_data, small
 
+from l2ul_fast.unlearner import notes as module
 from l2ul_fast.unlearner.notes import LEAST, MOST, Notes
 
+SMALL = 50
 
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "MOST", SMALL)
+    monkeypatch.setattr(module, "LEAST", SMALL)
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_notes_come_back_in_order_and_over_blocks():
     rng = np.random.default_rng(0)
-    start, count = rng.normal(size=3), 2 * MOST + 5
+    start, count = rng.normal(size=3), 2 * SMALL + 5
     notes, thetas = Notes(start), rng.normal(size=(count, 3))
     sets = [np.sort(rng.choice(1000, 1 + k % 3, replace=False)) for k in range(count)]
     for k in range(count):
@@ -31,7 +41,7 @@ def test_notes_come_back_in_order_and_over_blocks():
 def test_blocks_of_large_models_are_smaller():
     assert Notes(np.zeros(29)).block.size == MOST
     assert Notes(np.zeros(10_000)).block.size == LEAST
-    assert LEAST < Notes(np.zeros(100)).block.size < MOST
+    assert LEAST < Notes(np.zeros(300)).block.size < MOST
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +50,11 @@ def first():
     return small().fit(X, y)
 
 
+@pytest.mark.usefixtures("small_blocks")
 def test_results_stay_as_they_were_when_blocks_change(first):
     u = copy.deepcopy(first)
-    start, block, rows = u.theta.copy(), u.notes.block, np.random.default_rng(0).permutation(4000)[: MOST + 3].tolist()
+    u.theta = start = u.theta.copy()  # from here on in small blocks
+    block, rows = u.notes.block, np.random.default_rng(0).permutation(4000)[: 2 * SMALL + 3].tolist()
     answers = [u.unlearn([row]) for row in rows]
     assert u.notes.block is not block
     seen = [answer.theta.copy() for answer in answers]

@@ -9,6 +9,10 @@ compiled function costs a tenth of a microsecond:
                    | W2 (h1, h2) | b2 | W3 (h2, p) | b3
 
 with sizes = t, psi, h1, h2, p, C t psi, q, lowest and highest log(r/n), as floats.
+
+What a row costs is reading its weights. With cells of two bits (psi = 4) the sums for all pairs of cells of two
+neighbouring partitions are kept too, and half as many rows have to be read: `twos` = W1 of mu_f | W1 of mu_D, each
+(16 t / 2, h1), or nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from l2ul_kernels.request_held import (
     asked_for,
     cell_counts,
     own_double,
+    own_integers,
     own_single,
     parameters,
     row_cells,
@@ -115,6 +120,19 @@ def _cells_of(
 
 
 @kernel()
+def _twos_of(packed: Any, ids: Any, t: int, places: Any, values: Any) -> int:
+    """The same for `twos`: half a byte is the number of two cells."""
+    groups = (t + 1) // 2
+    for i in range(len(ids)):
+        row, at = ids[i], i * groups
+        for g in range(groups):
+            places[at + g] = 16 * g + (packed[row, g >> 1] >> (4 * (g & 1)) & 15)
+    for k in range(len(ids) * groups):
+        values[k] = 1
+    return len(ids) * groups
+
+
+@kernel()
 def _filled_cells(counts: Any, places: Any, values: Any) -> int:
     """The same for counted rows: places of the cells that are not empty, how many rows each has."""
     m = 0
@@ -126,11 +144,10 @@ def _filled_cells(counts: Any, places: Any, values: Any) -> int:
 
 
 @kernel(fastmath=CONTRACT)
-def _finish(net: Any, hidden: Any, places: Any, values: Any, out: Any) -> None:
-    """From the first layer's sums `hidden` (h1) to the output: ReLU, W2, ReLU, W3."""
+def _finish(net: Any, hidden: Any, places: Any, values: Any, room: Any, out: Any) -> None:
+    """From the first layer's sums `hidden` (h1) to the output: ReLU, W2, ReLU, W3. room (h2 + p,) is scratch."""
     h1, h2, wide = np.int64(net[2]), np.int64(net[3]), np.int64(net[4])
-    second = np.empty(h2, np.float32)
-    third = np.empty(wide, np.float32)
+    second, third = room[:h2], room[h2 : h2 + wide]
     w2 = HEADER + h1 * np.int64(1 + net[5] + net[6])
     w3 = w2 + (h1 + 1) * h2
     _copy(net, w2 + h1 * h2, h2, second)
@@ -142,24 +159,28 @@ def _finish(net: Any, hidden: Any, places: Any, values: Any, out: Any) -> None:
 
 
 @kernel(fastmath=CONTRACT)
-def _first_layer(net: Any, places: Any, values: Any, m: int, r: int, sums: Any) -> None:
-    """sums (h1, zeros) = base + the mean over r rows of their cells' weights."""
+def _first_layer(net: Any, table: Any, at: int, places: Any, values: Any, m: int, r: int, sums: Any) -> None:
+    """sums (h1, zeros) = base + the mean over r rows of their cells' weights, which lie in `table` from `at` on."""
     h1 = np.int64(net[2])
-    add_rows(net, HEADER + h1, h1, places, values, m, sums)
+    add_rows(table, at, h1, places, values, m, sums)
     each = np.float32(1) / np.float32(r)
     for j in range(U(h1)):
         sums[j] = net[U(HEADER) + j] + each * sums[j]
 
 
 @kernel(fastmath=CONTRACT)
-def direct_forward(packed: Any, ids: Any, bits: int, net: Any, out: Any) -> None:
+def direct_forward(packed: Any, ids: Any, bits: int, net: Any, twos: Any, out: Any) -> None:
     """theta' (p,) of the direct head for a few stored rows `ids` (r,) int64, r >= 1."""
     t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
     most = max(len(ids) * t, h1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
-    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
-    _first_layer(net, places, values, m, len(ids), sums)
-    _finish(net, sums, places, values, out)
+    if bits == 2 and len(twos):
+        m = _twos_of(packed, ids, t, places, values)
+        _first_layer(net, twos, 0, places, values, m, len(ids), sums)
+    else:
+        m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+        _first_layer(net, net, HEADER + h1, places, values, m, len(ids), sums)
+    _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
 
 
 @kernel(fastmath=CONTRACT)
@@ -169,9 +190,9 @@ def correction_forward(packed: Any, ids: Any, y: Any, bits: int, z: Any, log_rat
     most: Any = max(len(ids) * t, h1, len(z) + 1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     m = _cells_of(packed, ids, y, bits, t, psi, cells // (t * psi), places, values)
-    _first_layer(net, places, values, m, len(ids), sums)
+    _first_layer(net, net, HEADER + h1, places, values, m, len(ids), sums)
     _dense(net, z, log_ratio, places, values, sums)
-    _finish(net, sums, places, values, out)
+    _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
 
 
 @kernel(fastmath=CONTRACT)
@@ -192,10 +213,25 @@ def counts_forward(counts: Any, r: int, z: Any, log_ratio: float, net: Any, out:
     h1, cells = np.int64(net[2]), np.int64(net[5])
     most: Any = max(cells, h1, len(z) + 1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
-    _first_layer(net, places, values, _filled_cells(counts, places, values), r, sums)
+    _first_layer(net, net, HEADER + h1, places, values, _filled_cells(counts, places, values), r, sums)
     if len(z):
         _dense(net, z, log_ratio, places, values, sums)
-    _finish(net, sums, places, values, out)
+    _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
+
+
+@kernel(fastmath=CONTRACT)
+def _set_base(memory: Any, total: Any, n: int, theta: Any, net: Any, places: Any, values: Any, sums: Any) -> None:
+    """direct_base with scratch: places, values (p or more), sums (h1)."""
+    h1, cells, p = U(net[2]), U(net[5]), len(theta)
+    for k in range(p):
+        places[k] = k
+        values[k] = theta[k]
+    b1, each = (cells + U(p)) * h1, 1.0 / n
+    for j in range(h1):
+        sums[j] = total[j] * each + memory[b1 + j]
+    add_rows(memory, cells * h1, h1, places, values, p, sums)
+    for j in range(h1):
+        net[U(HEADER) + j] = sums[j]
 
 
 @kernel(fastmath=CONTRACT)
@@ -204,17 +240,9 @@ def direct_base(memory: Any, total: Any, n: int, theta: Any, net: Any) -> None:
 
     total (h1) float64 = W1 of mu_D times D's counts.
     """
-    h1, cells, p = np.int64(net[2]), np.int64(net[5]), len(theta)
-    places = np.arange(p)
+    h1, p = np.int64(net[2]), len(theta)
     values, sums = np.empty(p, np.float32), np.empty(h1, np.float32)
-    for k in range(p):
-        values[k] = theta[k]
-    b1 = (cells + p) * h1
-    for j in range(h1):
-        sums[j] = total[j] / n + memory[b1 + j]
-    add_rows(memory, cells * h1, h1, places, values, p, sums)
-    for j in range(h1):
-        net[HEADER + j] = sums[j]
+    _set_base(memory, total, n, theta, net, np.empty(p, np.int64), values, sums)
 
 
 @kernel(fastmath=CONTRACT)
@@ -231,34 +259,47 @@ def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_l
 
 
 @kernel(fastmath=CONTRACT)
-def direct_move(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, net: Any, out: Any) -> None:
+def direct_move(
+    packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, net: Any, twos: Any, places: Any, room: Any,
+    out: Any,
+) -> None:  # fmt: skip
     """direct_forward, then direct_forget with its answer, as one call: cells are looked up once.
 
-    The few weights that leave are summed in float32, then taken from `total` in float64.
+    The few weights that leave are summed in float32, then taken from `total` in float64. places (most,) and
+    room (most + 2 h1 + h2 + p,) are scratch for most = max(r t, h1, p).
     """
-    t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
-    most = max(len(ids) * t, h1)
-    places, values = np.empty(most, np.int64), np.empty(most, np.float32)
-    sums, gone = np.zeros(h1, np.float32), np.zeros(h1, np.float32)
-    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
-    add_rows(memory, 0, h1, places, values, m, gone)
-    _first_layer(net, places, values, m, len(ids), sums)
-    _finish(net, sums, places, values, out)
+    t, psi, h1, most = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), len(places)
+    values, sums, gone = room[:most], room[most : most + h1], room[most + h1 : most + 2 * h1]
+    for j in range(h1):
+        sums[j] = 0
+        gone[j] = 0
+    if bits == 2 and len(twos):
+        m = _twos_of(packed, ids, t, places, values)
+        add_rows(twos, len(twos) // 2, h1, places, values, m, gone)
+        _first_layer(net, twos, 0, places, values, m, len(ids), sums)
+    else:
+        m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+        add_rows(memory, 0, h1, places, values, m, gone)
+        _first_layer(net, net, HEADER + h1, places, values, m, len(ids), sums)
+    _finish(net, sums, places, values, room[most + 2 * h1 :], out)
     for j in range(h1):
         total[j] -= gone[j]
-    direct_base(memory, total, n_left, out, net)
+    _set_base(memory, total, n_left, out, net, places, values, sums)
 
 
 @kernel()
 def _request(table: Any, ids: Any, X: Any, k: int, n: int, now: float) -> int:
     gone, y = row_marks(table)
     left, counts = cell_counts(table)
-    packed, memory, total, net = row_cells(table), own_single(table, 0), own_double(table, 1), own_single(table, 2)
+    packed, memory, total = row_cells(table), own_single(table, 0), own_double(table, 1)
+    net, twos, room = own_single(table, 2), own_single(table, 3), own_single(table, 4)
+    places = own_integers(table, 5)
     ask_for(ids, X, y, packed)
     refusal = claim_labelled(ids, gone, y, left)
     if refusal >= 0:
         return refusal
-    direct_move(packed, ids, table[BITS], memory, total, n - 1, net, parameters(table)[k + 1])
+    out = parameters(table)[k + 1]
+    direct_move(packed, ids, table[BITS], memory, total, n - 1, net, twos, places, room, out)
     forget_stored(packed, ids, table[BITS], counts, X, y)
     totals_and_times(table)[1][k] = now
     return DONE
@@ -268,8 +309,8 @@ def _request(table: Any, ids: Any, X: Any, k: int, n: int, now: float) -> int:
 def direct_request(table: Any, row: int, k: int, n: int, now: float) -> int:
     """A whole request for one of n rows as one call: claim_labelled, direct_move, forget_stored, and its notes.
 
-    `table` is that of a Held whose own arrays are memory, total, net. Returns DONE, or what the claim refuses; then
-    nothing has changed but what is noted for k.
+    `table` is that of a Held whose own arrays are memory, total, net, twos, room, places. Returns DONE, or what
+    the claim refuses; then nothing has changed but what is noted for k.
     """
     ids = asked_for(table, k, row)
     if table[ITEM] == 4:

@@ -52,6 +52,15 @@ def _aligned(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return flat
 
 
+def _sums_of_two(W: NDArray[Any], t: int, psi: int) -> NDArray[Any]:
+    """(8 (t + t % 2), h1): row 16 g + a + 4 b has cell a of partition 2 g and cell b of partition 2 g + 1, of W
+    (t psi, h1). Cells that do not exist count as zeros.
+    """
+    cells = np.zeros((t + t % 2, 4, W.shape[1]), W.dtype)
+    cells[:t, :psi] = W.reshape(t, psi, -1)
+    return (cells[::2, None] + cells[1::2, :, None]).reshape(-1, W.shape[1])
+
+
 def _up(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
@@ -113,8 +122,14 @@ class DirectForward(_Network):
             raise ValueError(f"weights W1.mu_D and W1.theta must have {t * psi} and {self.p} rows")
         self._memory = _aligned([_padded(part, self.h1) for part in parts])
         self._total = np.zeros(self.h1)
+        self._twos = np.zeros(0, np.float32)
+        if self.bits == 2:
+            tables = (weights["W1.mu_f"], weights["W1.mu_D"])
+            self._twos = _aligned([_padded(_sums_of_two(table, t, psi), self.h1) for table in tables])
+        self._places = np.zeros(max(FEW * t, self.h1, self.p), np.int64)
+        self._room = np.zeros(self._places.size + 2 * self.h1 + _up(weights["b2"].size) + _up(self.p), np.float32)
         #: What direct_request works on, for a Held.
-        self.own = self._memory, self._total, self.net
+        self.own = self._memory, self._total, self.net, self._twos, self._room, self._places
 
     def set_base(self, counts: NDArray[np.int64], n: int, theta: NDArray[np.float64]) -> None:
         """The state that requests share: counts (t, psi) of the n rows of D, and theta (p,)."""
@@ -145,7 +160,7 @@ class DirectForward(_Network):
     ) -> NDArray[np.float64]:
         """theta' into out (p,) for the stored rows ids (r,), r >= 1; bits=8 when the store has plain uint8 cells."""
         if len(ids) <= FEW:
-            direct_forward(packed, ids, bits or self.bits, self.net, out)
+            direct_forward(packed, ids, bits or self.bits, self.net, self._twos, out)
             return out
         return self.from_counts(self._count(packed, ids, ids, 1, bits or self.bits), len(ids), out)
 
@@ -154,7 +169,10 @@ class DirectForward(_Network):
     ) -> NDArray[np.float64]:
         """theta' into out (p,), and `forget` with it."""
         if len(ids) <= FEW:
-            direct_move(packed, ids, self.bits, self._memory, self._total, n_left, self.net, out)
+            direct_move(
+                packed, ids, self.bits, self._memory, self._total, n_left, self.net, self._twos, self._places,
+                self._room, out,
+            )  # fmt: skip
         else:
             self(packed, ids, out)
             self.forget(packed, ids, n_left, out)
@@ -171,14 +189,17 @@ class DirectForward(_Network):
         store, bits = _first_row(packed), self.bits
         total, net = self._total.copy(), self.net.copy()
         key = ("direct", store.flags.writeable)
-        ensure_compiled(key, direct_forward, lambda: direct_forward(store, one, bits, net, out))
+        ensure_compiled(key, direct_forward, lambda: direct_forward(store, one, bits, net, self._twos, out))
         ensure_compiled(
             (*key, "forget"), direct_forget,
             lambda: direct_forget(store, one, bits, self._memory, total, 1, theta, net),
         )  # fmt: skip
         ensure_compiled(
-            (*key, "move"), direct_move, lambda: direct_move(store, one, bits, self._memory, total, 1, net, out)
-        )
+            (*key, "move"), direct_move,
+            lambda: direct_move(
+                store, one, bits, self._memory, total, 1, net, self._twos, self._places, self._room, out
+            ),
+        )  # fmt: skip
         self.from_counts(self._count(store, one, one, 1, bits), 1, out)
 
 

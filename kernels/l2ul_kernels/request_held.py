@@ -6,7 +6,7 @@ are from one request to the next, so compiled code gets their places instead, in
     of the rows      gone (N,) uint8, left (C,) int64, X (N, d) float32 or float64, y (N,) uint8,
                      packed (N, width) uint8, counts (C, t, psi) int64
     of the requests  thetas (size + 1, p), totals (size, p), times (size,) float64, rows (size,) int64
-    of the step      up to three flat arrays, float32 or float64 as the step knows
+    of the step      flat arrays, of types that the step knows
 
 Request k reads thetas[k] and writes thetas[k + 1], totals[k], times[k], rows[k].
 """
@@ -141,3 +141,9 @@ def own_double(table: Any, k: int) -> Any:
 def own_single(table: Any, k: int) -> Any:
     """Array k of the step, of float32."""
     return carray(pointer(table[OWN + 2 * k]), (table[OWN + 2 * k + 1],), np.float32)
+
+
+@kernel()
+def own_integers(table: Any, k: int) -> Any:
+    """Array k of the step, of int64."""
+    return carray(pointer(table[OWN + 2 * k]), (table[OWN + 2 * k + 1],), np.int64)

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
 from l2ul_fast.unlearner import fitting, fitting_mlp, saving
+from l2ul_fast.unlearner.cellstate import CellState
+from l2ul_fast.unlearner.learned import Learned
 from l2ul_fast.unlearner.ledger import entry
 from l2ul_fast.unlearner.notes import Notes
 from l2ul_fast.unlearner.requests import MANY, brought, checked_ids, refuse, rows_like
-from l2ul_fast.unlearner.result import NotFitted, RetrainInstead, Unlearned, finite
-from l2ul_fast.unlearner.steps import AnchoredStep
+from l2ul_fast.unlearner.result import RetrainInstead, Unfitted, Unlearned, finite
+from l2ul_fast.unlearner.steps import AnchoredStep, Step
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 from l2ul_kernels.request import (
     DONE,
@@ -71,6 +73,14 @@ class L2UL:
     Attributes after fit: theta (p,), n (rows the model stands for), classes_, forget_log, report_ (what fit found out).
     """
 
+    store: ArrayStore | FileStore | NoStore
+    gone: NDArray[np.uint8]
+    notes: Notes
+    cells: CellState
+    step: Step
+    learned: Learned
+    model: Any
+
     def __init__(
         self,
         model: str = "lr",
@@ -109,6 +119,9 @@ class L2UL:
             "network": network, "robust": robust, "hidden": hidden, "activation": activation,
             "anchor_rows": anchor_rows, "store_rows": store_rows, "random_state": random_state,
         }  # fmt: skip
+        # not found by __getattr__, which would make every other attribute slow, and requests read many
+        self.notes = self.step = self.store = self.cells = self.model = self.learned = cast(Any, Unfitted())
+        self.gone = cast(Any, self.notes)
         self._log: list[dict[str, Any]] = []
         self.entries: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
@@ -156,7 +169,7 @@ class L2UL:
         start = time.perf_counter()
         fitted = fitting.fit(self.params, table, size, report, client)
         # only now: a fit that fails leaves the object as it was
-        self.store: ArrayStore | FileStore | NoStore = store
+        self.store = store
         if isinstance(fitted.step, AnchoredStep):
             fitted.step.fetch = store.fetch
         self.gone = np.full(size, FOREIGN, np.uint8)
@@ -190,40 +203,34 @@ class L2UL:
 
         theta, n, counts and all that depends on them change here and now; `save` makes it durable.
         """
-        if X is None and type(rows) is list and len(rows) == 1:  # what users do most
-            row = rows[0]
-            if type(row) is int and 0 <= row < MANY:
-                result = self._without_one(row)
-                if result is not None:
-                    return result
+        code, ids = OTHERWISE, None
+        if X is None and type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < MANY:
+            code = self.step.request(self, rows[0])  # what users do most
+            if code >= 0:
+                self._refuse(code, np.array(rows))
+        if code == DONE:
+            r = 1
+            self.notes.used += 1
+        else:
+            ids = self._take_out(rows, X, y)
+            r = len(ids)
+        notes, n, largest = self.notes, self.n, self.learned.largest
+        self.n = left = n - r
+        if r > largest * n:
+            warnings.warn(RetrainInstead(r, n, largest), stacklevel=2)
+        return Unlearned(self, notes.block, notes.used - 1, left, ids)
+
+    def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
+        """All of `unlearn` but n, for any request; the numbers of the rows, ascending."""
+        step = self.step
         if rows is None:
             rows, X = rows_like(self, X, y), None if isinstance(self.store, ArrayStore | FileStore) else X
         ids = checked_ids(rows)
-        r, n, notes, step = len(ids), self.n, self.notes, self.step
-        if not r:
-            return Unlearned(self, notes.block, notes.used - 1, n, ids)
-        theta = self._without_stored(ids) if X is None else self._without_brought(rows, ids, X, y)
-        notes.add(ids, time.time(), theta, step.total)
-        self.n = n - r
-        self.model = step.model  # an anchor may have moved
-        if r > self.learned.largest * n:
-            warnings.warn(RetrainInstead(r, n, self.learned.largest), stacklevel=2)
-        return Unlearned(self, notes.block, notes.used - 1, n - r, ids)
-
-    def _without_one(self, row: int) -> Unlearned | None:
-        """The whole request as one compiled call; None where there is no such call for it."""
-        code = self.step.request(self, row)
-        if code != DONE:
-            if code != OTHERWISE:
-                self._refuse(code, np.array([row]))
-            return None
-        notes, n = self.notes, self.n
-        k = notes.used
-        notes.used = k + 1
-        self.n = n - 1
-        if self.learned.largest * n < 1:
-            warnings.warn(RetrainInstead(1, n, self.learned.largest), stacklevel=3)
-        return Unlearned(self, notes.block, k, n - 1, None)
+        if ids.size:
+            theta = self._without_stored(ids) if X is None else self._without_brought(rows, ids, X, y)
+            self.notes.add(ids, time.time(), theta, step.total)
+            self.model = step.model  # an anchor may have moved
+        return ids
 
     def _without_stored(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """theta without rows that are stored here; nothing that is held of them stays."""
@@ -329,7 +336,8 @@ class L2UL:
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The likeliest class of each row of X (n, d)."""
-        return np.asarray(self.classes_)[self.model.predict(self.theta, check_rows(X, self.d))]
+        index = self.model.predict(self.theta, check_rows(X, self.d))
+        return np.asarray(self.classes_)[index]
 
     # Disk ------------------------------------------------------------------------------------------------------------
 
@@ -344,9 +352,4 @@ class L2UL:
         return saving.load(cls, Path(directory), data)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "theta")
-
-    def __getattr__(self, name: str) -> Any:  # asked only for what is not there
-        if name in ("theta", "model", "store", "learned", "gone", "n", "classes_", "cells", "step", "d", "notes"):
-            raise NotFitted("this unlearner is not fitted yet: call fit, or load a saved one")
-        raise AttributeError(f"L2UL has no attribute {name!r}")
+        return not isinstance(self.notes, Unfitted)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Requests per block, at most and at least, and the parameters that it should not exceed between these.
-MOST, LEAST, ROOM = 1024, 128, 2**15
+MOST, LEAST, ROOM = 4096, 128, 2**17
 
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]

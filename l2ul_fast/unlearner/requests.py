@@ -58,7 +58,7 @@ def rows_like(unlearner: L2UL, X: Any, y: ArrayLike | None) -> NDArray[np.int64]
     """Numbers of rows of D that equal the given ones (each present row is used once); looks at all rows."""
     if X is None or y is None:
         raise UserError("name the rows to forget by number, or give X and y")
-    wanted = check_rows(X, unlearner.d)
+    wanted = check_rows(X, unlearner.model.d)  # says so where there is no model yet
     _, labels = class_indices(y, unlearner.classes_)
     if len(wanted) != len(labels):
         raise UserError(f"X has {len(wanted)} rows but y has {len(labels)} labels")

@@ -58,8 +58,10 @@ def held_by(u: L2UL, own: tuple[NDArray[Any], ...], held: Held | None) -> Held |
     store, cells, notes = u.store, u.cells, u.notes
     if type(store) is not ArrayStore:
         return None
-    notes.make_room()
     block = notes.block
+    if notes.used == block.size:
+        notes.make_room()
+        block = notes.block
     if (
         held is not None and held.own is own and held.times is block.times and held.gone is u.gone
         and held.left is u.class_counts and held.X is store.X and held.y is store.y and held.packed is cells.packed
