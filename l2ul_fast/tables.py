@@ -47,14 +47,6 @@ class Table(Protocol):
 
 
 @numba.njit(nogil=True, cache=True)
-def _standardise_all(X, mean, inverse_scale):  # type: ignore[no-untyped-def]
-    """X = (X - mean) * inverse_scale in place; as _standardise, bit for bit."""
-    for i in range(X.shape[0]):
-        for j in range(np.uint64(X.shape[1])):
-            X[i, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
-
-
-@numba.njit(nogil=True, cache=True)
 def _standardise(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-def]
     """out[k] = (X[i] - mean) * inverse_scale for the rows i with keep[i]; returns how many. out may be X itself."""
     k = 0
@@ -205,9 +197,7 @@ class FileTable:
         return np.dtype(np.float32)
 
     def take(self, ids: NDArray[np.int64], out: NDArray[Any] | None = None) -> Block:
-        X = self.shards.take_X(ids, out)
-        _standardise_all(X, self.shards.mean, self.inverse_scale)
-        return X, self.y[ids]
+        return self.shards.take_standardised(ids, self.inverse_scale, out), self.y[ids]
 
     def ids(self) -> NDArray[np.int64]:
         return np.flatnonzero(~self._hidden)

@@ -14,6 +14,7 @@ from l2ul_fast.unlearner.draw import (
     CLUSTER,
     HALF_SPACE,
     RANDOM,
+    _all_classes,
     draw_forget_sets,
     draw_pairs,
     log_uniform,
@@ -181,3 +182,14 @@ def test_bad_draws_are_one_sentence():
     for text, call in cases:
         with pytest.raises(UserError, match=text):
             call()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 12), st.sampled_from([np.uint8, np.int64]))
+def test_pairs_without_a_class_are_found(seed, classes, s, dtype):
+    rng = np.random.default_rng(seed)
+    y = rng.choice(classes, 40, p=rng.dirichlet(np.ones(classes))).astype(dtype)
+    ids, n_forget = rng.integers(0, 40, (20, s)), rng.integers(0, s, 20)
+    there = np.unique(y)
+    expected = [set(there) <= set(y[row[r:]]) for row, r in zip(ids, n_forget, strict=True)]
+    np.testing.assert_array_equal(_all_classes(ids, n_forget, y, there), expected)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from l2ul_fast.datasets.chunks import chunk_offsets
 from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
-from l2ul_fast.unlearner.pairs import Room
+from l2ul_fast.unlearner.pairs import Room, rows_of
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 
 D = 5
@@ -36,14 +37,13 @@ def all_rows(table):
     return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
-@pytest.fixture(params=["one file", "codec", "shards"])
+@pytest.fixture(params=["one file", "codec", "shards", "plain shards"])
 def files(request, tmp_path):
     """(paths, raw X, y, class list) of 500 rows in one or three files."""
     classes = (7, 2, 5)
-    if request.param == "shards":
-        made = [
-            write(tmp_path / f"{i}.h5", n, i, ("none", "zstd", "none")[i], classes) for i, n in enumerate((200, 1, 299))
-        ]
+    if "shards" in request.param:
+        codecs = ("none", "none" if "plain" in request.param else "zstd", "none")
+        made = [write(tmp_path / f"{i}.h5", n, i, codecs[i], classes) for i, n in enumerate((200, 1, 299))]
         return str(tmp_path / "*.h5"), np.concatenate([X for X, _ in made]), np.concatenate([y for _, y in made])
     return (
         tmp_path / "a.h5",
@@ -133,6 +133,52 @@ def test_rows_can_be_taken_into_memory_that_is_there(files):
         for bad in (500, 10**9):
             with pytest.raises((DataError, IndexError)):
                 kind.take(np.array([3, bad]), np.empty((2, kind.d), kind.dtype))
+    table.close()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 20), (4, 40), (30, 50)])
+def test_rows_of_pairs_are_read_in_any_order_and_found_again(files, shape):
+    source, _, _ = files
+    table = FileTable(source, "all")
+    X, y = all_rows(table)
+    ids = np.random.default_rng(1).integers(0, 500, shape)
+    ids[0, 0], ids[-1, -1] = 499, 0
+    room = Room()
+    for kind in (table, ArrayTable(X, y, table.classes)):
+        for _ in range(2):
+            rows, labels, local = rows_of(kind, ids, room)
+            assert local.shape == shape
+            np.testing.assert_array_equal(rows[local], X[ids])
+            np.testing.assert_array_equal(labels[local], y[ids])
+    table.close()
+
+
+def test_many_small_files_are_one_table(tmp_path):
+    sizes = [1, 5000, 3, 9000, 1, 1, 70]  # of more and of fewer rows than are looked up together
+    made = [write(tmp_path / f"{i}.h5", n, i) for i, n in enumerate(sizes)]
+    raw, table = np.concatenate([X for X, _ in made]), FileTable(str(tmp_path / "*.h5"), "all")
+    X = ((raw.astype(float) - table.shards.mean) * table.inverse_scale).astype(np.float32)
+    ids = np.random.default_rng(0).integers(0, len(X), 4000)
+    ids[:14] = np.concatenate([np.cumsum(sizes) - 1, np.cumsum([0, *sizes[:-1]])])
+    np.testing.assert_array_equal(table.take(ids)[0], X[ids])
+    np.testing.assert_array_equal(table.take(np.arange(len(X)))[0], X)
+    wide = np.zeros((len(ids), 2 * D), np.float32)[:, ::2]  # rows that do not lie side by side
+    np.testing.assert_array_equal(table.take(ids, wide)[0], X[ids])
+    table.close()
+
+
+def test_a_damaged_chunk_of_one_file_is_refused(tmp_path):
+    for i in range(3):
+        write(tmp_path / f"{i}.h5", 300, i)
+    with open_dataset(tmp_path / "1.h5") as file:
+        place = int(chunk_offsets(file.X)[2]) + 17
+    raw = bytearray((tmp_path / "1.h5").read_bytes())
+    raw[place] ^= 1
+    (tmp_path / "1.h5").write_bytes(raw)
+    table = FileTable(str(tmp_path / "*.h5"), "all")
+    table.take(np.array([899, 300, 427, 0]))  # chunks that are whole
+    with pytest.raises(DataError, match=r"1.h5 is damaged in rows 128..191"):
+        table.take(np.array([0, 428, 700]))
     table.close()
 
 

@@ -5,39 +5,89 @@ its checksum is computed; a damaged chunk is refused, never returned. Compressed
 h5py.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numba
 import numpy as np
+from numba import carray
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
-from l2ul_kernels._memory import prefetch
+from l2ul_kernels._memory import pointer, prefetch
+from l2ul_kernels.partitions import address
 
 #: Rows asked for before they are copied.
 AHEAD = 16
+#: Bits of a row number within which files are looked for one by one.
+NEAR = 12
+NOTHING, NO_ROWS = np.empty(0), np.empty((0, 0), np.float32)
 
 
 @numba.njit(nogil=True, cache=True)
-def _gather(memory, offsets, chunk_rows, ids, out):  # type: ignore[no-untyped-def]
-    """out[i] = the bytes of row ids[i]; memory (size,) uint8, offsets (chunks,) int64, out (k, row bytes) uint8."""
-    width, base, n, rows = out.shape[1], memory.ctypes.data, ids.size, np.uint64(chunk_rows)
-    for i in range(n):
+def _gather(places, first_rows, near, chunk_rows, ids, mean, inverse_scale, raw, out):  # type: ignore[no-untyped-def]
+    """raw[i] = the bytes of row ids[i] of files whose rows are numbered one file after the other.
+
+    File f has the rows first_rows[f] .. first_rows[f + 1] - 1, in chunks of chunk_rows[f] rows; chunk c of it lies at
+    the address places[f, c]. near[row >> NEAR] is a file at or before that of the row. raw (k, row bytes) uint8. Where
+    there is a mean, out (k, d) float32, which are the bytes of raw, becomes (row - mean) * inverse_scale.
+    """
+    width, n = raw.shape[1], ids.size
+    ahead = np.zeros(AHEAD, np.int64)
+    for i in range(-AHEAD, n):
+        start = ahead[i % AHEAD]
         if i + AHEAD < n:  # rows lie far apart: several are on their way at any moment
-            row = np.uint64(ids[i + AHEAD])
-            chunk = row // rows
-            ahead = base + offsets[chunk] + np.int64(row - chunk * rows) * width
+            row = ids[i + AHEAD]
+            f = near[row >> NEAR]
+            while row >= first_rows[f + 1]:
+                f += 1
+            row -= first_rows[f]
+            rows = np.uint64(chunk_rows[f])
+            chunk = np.uint64(row) // rows
+            place = places[f, chunk] + np.int64(np.uint64(row) - chunk * rows) * width
+            ahead[i % AHEAD] = place
             for line in range(0, width, 64):
-                prefetch(ahead + line)
-            prefetch(ahead + width - 1)
-        row = np.uint64(ids[i])
-        chunk = row // rows
-        start = np.uint64(offsets[chunk]) + (row - chunk * rows) * np.uint64(width)
-        for j in range(np.uint64(width)):  # unsigned: only such indices are taken in vectors
-            out[i, j] = memory[start + j]
+                prefetch(place + line)
+            prefetch(place + width - 1)
+        if i >= 0:
+            source = carray(pointer(start), (width,), np.uint8)
+            for b in range(np.uint64(width)):  # unsigned: only such indices are taken in vectors
+                raw[i, b] = source[b]
+            for j in range(np.uint64(mean.size)):
+                out[i, j] = np.float32((np.float64(out[i, j]) - mean[j]) * inverse_scale[j])
+
+
+@numba.njit(nogil=True, cache=True)
+def standardise(X, mean, inverse_scale):  # type: ignore[no-untyped-def]
+    """X = (X - mean) * inverse_scale in place; as _gather, bit for bit."""
+    for i in range(X.shape[0]):
+        for j in range(np.uint64(X.shape[1])):
+            X[i, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
+
+
+class Places(NamedTuple):
+    """Where the rows of files lie in memory; see _gather."""
+
+    places: NDArray[np.int64]
+    first_rows: NDArray[np.int64]
+    near: NDArray[np.int64]
+    chunk_rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, readers: "Sequence[RowReader]") -> "Places | None":
+        """Of files that are mapped, which the caller keeps alive; None if one is not."""
+        chunks = max(-(-reader.n // reader.chunk_rows) for reader in readers)
+        places = np.zeros((len(readers), chunks), np.int64)
+        for f, reader in enumerate(readers):
+            if reader.memory is None:
+                return None
+            places[f, : len(reader.offsets)] = address(reader.memory) + reader.offsets
+        first_rows = np.concatenate([[0], np.cumsum([reader.n for reader in readers])]).astype(np.int64)
+        near = np.searchsorted(first_rows, np.arange(0, first_rows[-1] + 1, 1 << NEAR), side="right") - 1
+        return cls(places, first_rows, near, np.array([reader.chunk_rows for reader in readers], np.int64))
 
 
 class RowReader:
@@ -60,6 +110,7 @@ class RowReader:
                 self.offsets = chunk_offsets(dataset)
             except OSError as error:
                 raise DataError(f"{path} is incomplete: {error}") from error
+            self._places: Any = Places.of([self])
 
     def take(self, ids: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Rows (k, columns) with the given numbers, in the given order; a number may come twice.
@@ -80,8 +131,13 @@ class RowReader:
             self._take_through_h5py(rows, out)
         else:
             self.check_chunks(rows)
-            _gather(self.memory, self.offsets, self.chunk_rows, rows, out.view(np.uint8))
+            _gather(*self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
         return out
+
+    @property
+    def all_checked(self) -> bool:
+        """Whether `check_chunks` has nothing left to do."""
+        return self._all_trusted
 
     def check_chunks(self, rows: NDArray[np.int64]) -> None:
         """Compute the checksums of the chunks these rows lie in, unless that was done before."""
@@ -110,3 +166,15 @@ class RowReader:
             except OSError as error:
                 raise DataError(f"{self.path} is damaged near row {start}: make the file again") from error
             out[wanted] = block[rows[wanted] - start]
+
+
+def take_standardised(
+    readers: Sequence[RowReader], places: Places, ids: NDArray[np.int64], mean: NDArray[np.float64],
+    inverse_scale: NDArray[np.float64], out: NDArray[np.float32],
+) -> None:  # fmt: skip
+    """out (k, d) = (row - mean) * inverse_scale for the rows `ids` (k,), numbered through the readers' files."""
+    for f, reader in enumerate(readers):
+        if not reader.all_checked:
+            low, high = places.first_rows[f : f + 2]
+            reader.check_chunks(ids[(ids >= low) & (ids < high)] - low)
+    _gather(*places, ids, mean, inverse_scale, out.view(np.uint8), out)

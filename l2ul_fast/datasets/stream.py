@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from l2ul_fast.datasets.chunks import chunk_offsets, read_at
 from l2ul_fast.datasets.hdf5 import DatasetFile, open_dataset
 from l2ul_fast.datasets.moments import round24, scale_of
-from l2ul_fast.datasets.rows import RowReader
+from l2ul_fast.datasets.rows import Places, RowReader, standardise, take_standardised
 from l2ul_fast.errors import DataError
 from l2ul_kernels import Partitions, cell_counts, sample_row_ids
 
@@ -60,6 +60,7 @@ class Shards:
         spread = [s * (f.variance + (f.mean - self.mean) ** 2) for s, f in zip(share, self.files, strict=True)]
         self.scale = first.scale if len(self.files) == 1 else scale_of(np.sum(spread, axis=0))
         self._readers: dict[int, RowReader] = {}
+        self._places: Places | None = None
 
     def reader(self, i: int) -> RowReader:
         """Random access to the rows of file i."""
@@ -81,6 +82,22 @@ class Shards:
         for i in np.unique(where):
             chosen = where == i
             X[chosen] = self.reader(int(i)).take(ids[chosen] - self.first_rows[i])
+        return X
+
+    def take_standardised(
+        self, ids: NDArray[np.int64], inverse_scale: NDArray[np.float64], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """(X - mean) * inverse_scale (k, d) of the rows with these numbers, in `out` if given."""
+        ids = np.ascontiguousarray(self._checked(ids))
+        X = np.empty((ids.size, self.d), np.float32) if out is None else out
+        readers = [self.reader(i) for i in range(len(self.files))]
+        if self._places is None:
+            self._places = Places.of(readers)
+        if self._places is None or not X.flags.c_contiguous:
+            self.take_X(ids, X)
+            standardise(X, self.mean, inverse_scale)
+        else:
+            take_standardised(readers, self._places, ids, self.mean, inverse_scale, X)
         return X
 
     def take(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:

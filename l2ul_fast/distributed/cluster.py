@@ -19,6 +19,8 @@ from l2ul_fast.errors import UserError
 from l2ul_kernels import available_cores, warmup
 
 #: Read by a library when it is loaded, so they must be there before a worker's process starts.
+#: Bytes of free memory that a worker keeps for its next task.
+KEPT = 1 << 27
 ONE_THREAD: dict[str, str | None] = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )  # fmt: skip
@@ -114,6 +116,9 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
         "distributed.worker.multiprocessing-method": "spawn",
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # it looks at every thread 100 times a second
+        # Dask's workers give memory back at once, and get it again page by page with the next task
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": KEPT,
+        "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": KEPT,
     }
     with dask.config.set(config):
         # Dask lets what is set in this environment win over its configuration

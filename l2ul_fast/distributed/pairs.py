@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token, worker_count
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
-from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Pairs, Room, fit_batch
+from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Drawn, Pairs, Room, fit_batch, rows_of
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
@@ -62,11 +62,9 @@ def _fit_some(held: tuple[Any, Any], ids: NDArray[Any], n_forget: Ids) -> tuple[
     numba.set_num_threads(1)
     model, source = held
     table = _table_of(source.paths, source.fingerprint) if isinstance(source, _Files) else ArrayTable(*source)
-    rows, index = np.unique(ids, return_inverse=True)
     if not hasattr(_own, "room"):
         _own.room = Room()
-    X, y = _own.room.take(table, rows.astype(np.int64))
-    return fit_batch(model, X, y, index.reshape(ids.shape), n_forget)
+    return fit_batch(model, *rows_of(table, ids.astype(np.int64), _own.room), n_forget)
 
 
 def _load(model: Any, d: int, dtype: str) -> None:
@@ -82,8 +80,9 @@ def _load(model: Any, d: int, dtype: str) -> None:
 class PairPool:
     """Pairs of one model and table on the workers of a client: `add` pairs as they are drawn, then take `pairs`."""
 
-    def __init__(self, client: Any, model: Any, table: Table, m: int, s: int) -> None:
-        self.client, self.m, self.s = client, m, s
+    def __init__(self, client: Any, model: Any, table: Table, visible: Ids, m: int, s: int) -> None:
+        """m pairs of s rows; visible (n,) are the numbers of the table's rows."""
+        self.client, self.visible, self.m, self.s = client, visible, m, s
         self.name = token()
         # the kernels for a table's dtype; a file's rows are float32
         dtype = str(table.X.dtype) if isinstance(table, ArrayTable) else "float32"
@@ -95,25 +94,29 @@ class PairPool:
         else:
             raise UserError(f"workers cannot read a {type(table).__name__}")
         self.batch = max(1, min(ROWS_AT_ONCE // s, -(-m // (TASKS * worker_count(client)))))
-        self.ids, self.n_forget = np.empty((m, s), np.int64), np.zeros(m, np.int64)
+        self.drawn = Drawn(m, s)
         self.waiting = np.zeros(0, np.int64)
         self.futures: dict[str, Any] = {}
         self.numbers: dict[str, Ids] = {}
 
-    def add(self, numbers: Ids, ids: Ids, n_forget: Ids) -> None:
-        """Pairs with these numbers (k,) have the rows ids (k, s), of which the first n_forget (k,) are forgotten."""
-        self.ids[numbers], self.n_forget[numbers] = ids, n_forget
+    def add(self, numbers: Ids, places: Ids, n_forget: Ids) -> None:
+        """Pairs with these numbers (k,) have the rows visible[places] (k, s), of which the first n_forget (k,) are
+        forgotten."""
+        for number, row in zip(numbers, places, strict=True):
+            np.take(self.visible, row, out=self.drawn.ids[number], mode="clip")  # "raise" would copy it once more
+        self.drawn.n_forget[numbers] = n_forget
         self.waiting = np.concatenate([self.waiting, numbers])
         while len(self.waiting) >= self.batch:
             self._submit()
 
     def _submit(self) -> None:
         numbers, self.waiting = self.waiting[: self.batch], self.waiting[self.batch :]
-        ids = self.ids[numbers]
-        small = ids.astype(np.uint32) if ids.max() < 2**32 else ids
+        in_a_row = numbers[-1] - numbers[0] + 1 == len(numbers)  # as long as no pair had to be drawn again
+        ids = self.drawn.ids[slice(numbers[0], numbers[-1] + 1) if in_a_row else numbers]
+        small = ids.astype(np.uint32 if self.visible[-1] < 2**32 else np.int64)
         key = f"l2ul-pairs-{self.name}-{len(self.futures)}"
         self.numbers[key] = numbers
-        task = (_fit_some, self.held, small, self.n_forget[numbers])
+        task = (_fit_some, self.held, small, self.drawn.n_forget[numbers])
         self.futures[key] = self.client.submit(*task, key=key, pure=False)
 
     def pairs(self, progress: Progress | None = None) -> Pairs:
@@ -122,26 +125,15 @@ class PairPool:
 
         while self.waiting.size:
             self._submit()
-        ids, n_forget = self.ids, self.n_forget
-        theta, theta_r, Z, T = (np.empty((0, 0)) for _ in range(4))
-        kept, done = np.zeros(len(ids), bool), 0
-        for future, (keep, *found) in as_completed(list(self.futures.values()), self.client.loop, with_results=True):
+        done = 0
+        for future, made in as_completed(list(self.futures.values()), self.client.loop, with_results=True):
             numbers = self.numbers[future.key]
-            if not theta.size:
-                theta, theta_r, Z, T = (np.empty((len(ids), found[0].shape[1])) for _ in range(4))
-            mine = numbers[keep]
-            kept[mine] = True
-            theta[mine], theta_r[mine], Z[mine], T[mine] = found
+            self.drawn.add(numbers, made)
             future.release()
             done += len(numbers)
             if progress is not None:
-                progress(done, len(ids))
-        k = int(kept.sum())
-        rows = ids if k == len(ids) else ids[kept]
-        return Pairs(
-            rows=rows.ravel(), starts=np.arange(k + 1) * self.s, n_forget=n_forget[kept], n=np.full(k, self.s),
-            theta=theta[kept], theta_r=theta_r[kept], Z=Z[kept], T=T[kept], rejected=len(ids) - k,
-        )  # fmt: skip
+                progress(done, self.m)
+        return self.drawn.pairs()
 
     def __enter__(self) -> PairPool:
         return self

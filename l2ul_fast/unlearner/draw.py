@@ -146,9 +146,26 @@ def _draw_pair(out: Ids, r: int, kind: str, n: int, y: NDArray[Any], X: Rows | N
 
 def _all_classes(ids: Ids, n_forget: Ids, y: NDArray[Any], classes: Ids) -> NDArray[np.bool_]:
     """(k,) whether every class is among the retained rows of each pair."""
-    labels = y[ids]
-    retained = np.arange(ids.shape[1]) >= n_forget[:, None]
-    return np.all([((labels == c) & retained).any(axis=1) for c in classes], axis=0)
+    whole, seen = np.zeros(len(ids), bool), np.zeros(int(y.max(initial=0)) + 1, bool)
+    ensure_compiled(("all classes", y.dtype), _have, lambda: _have(ids[:0], n_forget, y, len(classes), seen, whole))
+    _have(ids, n_forget, y, len(classes), seen, whole)
+    return whole
+
+
+@numba.njit(nogil=True, cache=True)
+def _have(ids, n_forget, y, n_classes, seen, whole):  # type: ignore[no-untyped-def]
+    """whole[i] = whether n_classes labels are among y[ids[i, n_forget[i]:]]; seen (largest label + 1,) is scratch."""
+    for i in range(len(ids)):
+        seen[:] = False
+        left = n_classes
+        for k in range(n_forget[i], ids.shape[1]):  # a few rows show the classes that are not rare
+            label = y[ids[i, k]]
+            if not seen[label]:
+                seen[label] = True
+                left -= 1
+                if left == 0:
+                    break
+        whole[i] = left == 0
 
 
 def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Generator) -> Ids:

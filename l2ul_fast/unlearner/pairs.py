@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import Table
+from l2ul_fast.tables import ArrayTable, Table
 from l2ul_fast.unlearner.draw import draw_forget_sets, draw_pairs, pairs_holding
 
 Progress = Callable[[int, int], None]
@@ -119,9 +119,8 @@ def subset_pairs(
     else:
         from l2ul_fast.distributed import PairPool  # here: Dask is an extra
 
-        with PairPool(client, model, table, m, s) as pool:
-            add = lambda numbers, places, r: pool.add(numbers, visible[places], r)  # noqa: E731
-            draw_pairs(table.n, labels, m, s, drawn=add, **how)
+        with PairPool(client, model, table, visible, m, s) as pool:
+            draw_pairs(table.n, labels, m, s, drawn=pool.add, **how)
             pairs = pool.pairs(progress)
     if len(pairs) < m / 2:
         raise UserError(
@@ -130,22 +129,71 @@ def subset_pairs(
     return pairs
 
 
+class Drawn:
+    """Subset pairs in the making: ids (m, s) of their rows, n_forget (m,), and what was fitted of them so far."""
+
+    def __init__(self, m: int, s: int) -> None:
+        self.ids, self.n_forget = np.empty((m, s), np.int64), np.zeros(m, np.int64)
+        self._kept = np.zeros(m, bool)
+        self._found: list[NDArray[np.float64]] = []
+
+    def add(self, numbers: NDArray[np.int64], made: tuple[NDArray[Any], ...]) -> None:
+        """The pairs with these numbers (k,) were fitted: what fit_batch returned for them."""
+        keep, *found = made
+        if not self._found:
+            self._found = [np.empty((len(self.ids), part.shape[1])) for part in found]
+        mine = numbers[keep]
+        self._kept[mine] = True
+        for whole, part in zip(self._found, found, strict=True):
+            whole[mine] = part
+
+    def pairs(self) -> Pairs:
+        """Those that were accepted, in the order of their numbers."""
+        kept, (m, s) = self._kept, self.ids.shape
+        k = int(kept.sum())
+        rows = self.ids if k == m else self.ids[kept]
+        theta, theta_r, Z, T = (whole if k == m else whole[kept] for whole in self._found)
+        return Pairs(
+            rows=rows.ravel(), starts=np.arange(k + 1) * s, n_forget=self.n_forget[kept], n=np.full(k, s),
+            theta=theta, theta_r=theta_r, Z=Z, T=T, rejected=m - k,
+        )  # fmt: skip
+
+
+def rows_of(table: Table, ids: NDArray[np.int64], room: Room) -> tuple[NDArray[Any], NDArray[np.uint8], Any]:
+    """(X, y, local (k, s)): the rows ids (k, s) of the table are X[local], y[local]; X is valid until the next call."""
+    if isinstance(table, ArrayTable):
+        return table.X, table.y, ids
+    if ids.size > table.n // 4:  # many come more than once
+        held, index = np.unique(ids, return_inverse=True)
+        return *room.take(table, held), index.reshape(ids.shape)
+    # in the order of the file, where neighbours are read sooner; numbers that carry their places are quick to sort
+    bits = int(ids.size).bit_length()
+    keys = (ids.ravel() << bits) | np.arange(ids.size)
+    keys.sort()
+    local = np.empty(ids.size, np.int64)
+    local[keys & ((1 << bits) - 1)] = np.arange(ids.size)
+    keys >>= bits
+    return *room.take(table, keys), local.reshape(ids.shape)
+
+
 def _fit_here(
     model: Any, table: Table, visible: NDArray[np.int64], local: NDArray[np.int64], n_forget: NDArray[np.int64],
     progress: Progress | None,
 ) -> Pairs:  # fmt: skip
     """The pairs with rows visible[local] (m, s), fitted by this process."""
-    (m, s), made, room = local.shape, [], Room()
+    (m, s), room = local.shape, Room()
+    drawn = Drawn(m, s)
+    drawn.n_forget[:] = n_forget
     enough = max(ROWS_ENOUGH // s, 4 * numba.get_num_threads())  # pairs
     batch = max(1, min(enough, ROWS_AT_ONCE // s))
     for first in range(0, m, batch):
-        part = visible[local[first : first + batch]]
-        r = n_forget[first : first + batch]
-        held, index = np.unique(part, return_inverse=True)
-        X, y = room.take(table, held)
+        part = slice(first, min(first + batch, m))
+        ids = drawn.ids[part]
+        np.take(visible, local[part], out=ids, mode="clip")  # "raise" would copy everything once more
+        X, y, index = rows_of(table, ids, room)
         report = None if progress is None else (lambda done, _, first=first: progress(first + done, m))
-        made.append(_fitted(model, X, y, index.reshape(part.shape), part, r, report))
-    return joined(made)
+        drawn.add(np.arange(part.start, part.stop), fit_batch(model, X, y, index, n_forget[part], report))
+    return drawn.pairs()
 
 
 def fit_batch(
@@ -164,18 +212,6 @@ def fit_batch(
         rows = local[i, : n_forget[i]]
         Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], s)
     return keep, theta[keep], theta_r[keep], Z, T
-
-
-def _fitted(
-    model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], ids: NDArray[np.int64],
-    n_forget: NDArray[np.int64], progress: Any,
-) -> Pairs:  # fmt: skip
-    s = local.shape[1]
-    keep, theta, theta_r, Z, T = fit_batch(model, X, y, local, n_forget, progress)
-    return Pairs(
-        rows=ids[keep].ravel(), starts=np.arange(keep.size + 1) * s, n_forget=n_forget[keep],
-        n=np.full(keep.size, s), theta=theta, theta_r=theta_r, Z=Z, T=T, rejected=len(local) - keep.size,
-    )  # fmt: skip
 
 
 def joined(parts: list[Pairs]) -> Pairs:
