@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from unlearners import logistic_data, small
+from unlearners import contents, logistic_data, small
 
 from l2ul_fast.unlearner import notes as module
 from l2ul_fast.unlearner.notes import LEAST, MOST, Notes
@@ -111,3 +111,16 @@ def test_arrays_that_are_replaced_are_noticed(first):
     held = store.X
     u.unlearn([8])
     assert not held[8].any()
+
+
+@pytest.mark.parametrize("head", ["influence", "direct"])
+def test_parameters_between_requests_are_not_kept(head):
+    u = small(head=head).fit(*logistic_data(1000))
+    u.unlearn([5])
+    between = u.theta.tobytes()
+    u.unlearn([6])
+
+    assert between in u.notes.block.thetas.tobytes()
+    assert len(u.forget_log) == 2  # the log has digests of them only
+    held = {name: value for name, value in contents(u, ("_packed",)).items() if isinstance(value, tuple)}
+    assert not [name for name, value in held.items() if between in value[2]]

@@ -178,6 +178,10 @@ class DirectForward(_Network):
             self.forget(packed, ids, n_left, out)
         return out
 
+    def wipe(self) -> None:
+        """Overwrite what the latest request left in scratch memory."""
+        self._room[:], self._places[:] = 0, 0
+
     def from_counts(self, counts: NDArray[np.int64], r: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
         """theta' into out (p,) for r rows whose counts (t, psi) are known."""
         _run_counts(_flat(counts), r, NOTHING, 0.0, self.net, out)

@@ -21,7 +21,7 @@ from l2ul_fast.unlearner.ledger import entry
 from l2ul_fast.unlearner.notes import Notes
 from l2ul_fast.unlearner.requests import MANY, brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import RetrainInstead, Unfitted, Unlearned, finite
-from l2ul_fast.unlearner.steps import AnchoredStep, Step
+from l2ul_fast.unlearner.steps import AnchoredStep, Step, let_go
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 from l2ul_kernels.request import (
     DONE,
@@ -327,6 +327,7 @@ class L2UL:
             )
         if latest:
             self.notes = Notes(theta)
+            let_go(self.step)
 
     # Model -----------------------------------------------------------------------------------------------------------
 

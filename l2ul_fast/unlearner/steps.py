@@ -212,8 +212,15 @@ def wipe(step: Step) -> None:
     for name in ("_work", "_total", "_single", "_single_sums", "_memory"):
         if hasattr(step, name):
             getattr(step, name)[:] = 0
-    if hasattr(step, "_sums"):
-        step._sums.wipe()
+    for name in ("_sums", "_forward"):
+        if hasattr(step, name):
+            getattr(step, name).wipe()
+
+
+def let_go(step: Step) -> None:
+    """Do not keep the notes of requests alive any longer."""
+    if hasattr(step, "_held"):
+        step._held = None
 
 
 class DirectStep:
