@@ -11,8 +11,8 @@ compiled function costs a tenth of a microsecond:
 with sizes = t, psi, h1, h2, p, C t psi, q, lowest and highest log(r/n), as floats.
 
 What a row costs is reading its weights. With cells of two bits (psi = 4) the sums for all pairs of cells of two
-neighbouring partitions are kept too, and half as many rows have to be read: `twos` = W1 of mu_f | W1 of mu_D, each
-(16 t / 2, h1), or nothing.
+neighbouring partitions are kept too, and half as many rows have to be read: `twos` (16 t / 2, 2 h1) has W1 of mu_f and
+of mu_D side by side, or is empty.
 """
 
 from __future__ import annotations
@@ -70,6 +70,30 @@ def add_rows(net: Any, at: int, width: int, places: Any, values: Any, m: int, ou
         k += 1
 
 
+@kernel(fastmath=CONTRACT)
+def _sum_twos(twos: Any, width: int, stride: int, places: Any, m: int, out: Any) -> None:
+    """add_rows with values of 1, for the first `width` numbers of rows of `stride`."""
+    s, k = U(stride), 0
+    while k + 8 <= m:
+        r0, r1, r2 = U(places[k]) * s, U(places[k + 1]) * s, U(places[k + 2]) * s
+        r3, r4, r5 = U(places[k + 3]) * s, U(places[k + 4]) * s, U(places[k + 5]) * s
+        r6, r7 = U(places[k + 6]) * s, U(places[k + 7]) * s
+        for j in range(U(width)):
+            left = (twos[r0 + j] + twos[r1 + j]) + (twos[r2 + j] + twos[r3 + j])
+            right = (twos[r4 + j] + twos[r5 + j]) + (twos[r6 + j] + twos[r7 + j])
+            out[j] += left + right
+        k += 8
+    while k + 2 <= m:
+        r0, r1 = U(places[k]) * s, U(places[k + 1]) * s
+        for j in range(U(width)):
+            out[j] += twos[r0 + j] + twos[r1 + j]
+        k += 2
+    if k < m:
+        r0 = U(places[k]) * s
+        for j in range(U(width)):
+            out[j] += twos[r0 + j]
+
+
 @kernel()
 def _copy(net: Any, at: int, n: int, out: Any) -> None:
     for j in range(U(n)):
@@ -120,15 +144,13 @@ def _cells_of(
 
 
 @kernel()
-def _twos_of(packed: Any, ids: Any, t: int, places: Any, values: Any) -> int:
+def _twos_of(packed: Any, ids: Any, t: int, places: Any) -> int:
     """The same for `twos`: half a byte is the number of two cells."""
     groups = (t + 1) // 2
     for i in range(len(ids)):
         row, at = ids[i], i * groups
         for g in range(groups):
             places[at + g] = 16 * g + (packed[row, g >> 1] >> (4 * (g & 1)) & 15)
-    for k in range(len(ids) * groups):
-        values[k] = 1
     return len(ids) * groups
 
 
@@ -159,10 +181,17 @@ def _finish(net: Any, hidden: Any, places: Any, values: Any, room: Any, out: Any
 
 
 @kernel(fastmath=CONTRACT)
-def _first_layer(net: Any, table: Any, at: int, places: Any, values: Any, m: int, r: int, sums: Any) -> None:
-    """sums (h1, zeros) = base + the mean over r rows of their cells' weights, which lie in `table` from `at` on."""
+def _first_layer(net: Any, places: Any, values: Any, m: int, r: int, sums: Any) -> None:
+    """sums (h1, zeros) = base + the mean over r rows of their cells' weights."""
     h1 = np.int64(net[2])
-    add_rows(table, at, h1, places, values, m, sums)
+    add_rows(net, HEADER + h1, h1, places, values, m, sums)
+    _add_base(net, r, sums)
+
+
+@kernel(fastmath=CONTRACT)
+def _add_base(net: Any, r: int, sums: Any) -> None:
+    """sums (h1) = base + sums / r."""
+    h1 = np.int64(net[2])
     each = np.float32(1) / np.float32(r)
     for j in range(U(h1)):
         sums[j] = net[U(HEADER) + j] + each * sums[j]
@@ -175,11 +204,11 @@ def direct_forward(packed: Any, ids: Any, bits: int, net: Any, twos: Any, out: A
     most = max(len(ids) * t, h1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     if bits == 2 and len(twos):
-        m = _twos_of(packed, ids, t, places, values)
-        _first_layer(net, twos, 0, places, values, m, len(ids), sums)
+        _sum_twos(twos, h1, 2 * h1, places, _twos_of(packed, ids, t, places), sums)
+        _add_base(net, len(ids), sums)
     else:
         m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
-        _first_layer(net, net, HEADER + h1, places, values, m, len(ids), sums)
+        _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
 
 
@@ -190,7 +219,7 @@ def correction_forward(packed: Any, ids: Any, y: Any, bits: int, z: Any, log_rat
     most: Any = max(len(ids) * t, h1, len(z) + 1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     m = _cells_of(packed, ids, y, bits, t, psi, cells // (t * psi), places, values)
-    _first_layer(net, net, HEADER + h1, places, values, m, len(ids), sums)
+    _first_layer(net, places, values, m, len(ids), sums)
     _dense(net, z, log_ratio, places, values, sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
 
@@ -213,7 +242,7 @@ def counts_forward(counts: Any, r: int, z: Any, log_ratio: float, net: Any, out:
     h1, cells = np.int64(net[2]), np.int64(net[5])
     most: Any = max(cells, h1, len(z) + 1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
-    _first_layer(net, net, HEADER + h1, places, values, _filled_cells(counts, places, values), r, sums)
+    _first_layer(net, places, values, _filled_cells(counts, places, values), r, sums)
     if len(z):
         _dense(net, z, log_ratio, places, values, sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
@@ -269,18 +298,17 @@ def direct_move(
     room (most + 2 h1 + h2 + p,) are scratch for most = max(r t, h1, p).
     """
     t, psi, h1, most = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), len(places)
-    values, sums, gone = room[:most], room[most : most + h1], room[most + h1 : most + 2 * h1]
-    for j in range(h1):
-        sums[j] = 0
-        gone[j] = 0
+    values, both = room[:most], room[most : most + 2 * h1]
+    sums, gone = both[:h1], both[h1:]
+    for j in range(2 * h1):
+        both[j] = 0
     if bits == 2 and len(twos):
-        m = _twos_of(packed, ids, t, places, values)
-        add_rows(twos, len(twos) // 2, h1, places, values, m, gone)
-        _first_layer(net, twos, 0, places, values, m, len(ids), sums)
+        _sum_twos(twos, 2 * h1, 2 * h1, places, _twos_of(packed, ids, t, places), both)
+        _add_base(net, len(ids), sums)
     else:
         m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
         add_rows(memory, 0, h1, places, values, m, gone)
-        _first_layer(net, net, HEADER + h1, places, values, m, len(ids), sums)
+        _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, room[most + 2 * h1 :], out)
     for j in range(h1):
         total[j] -= gone[j]

@@ -125,9 +125,10 @@ class DirectForward(_Network):
         self._twos = np.zeros(0, np.float32)
         if self.bits == 2:
             tables = (weights["W1.mu_f"], weights["W1.mu_D"])
-            self._twos = _aligned([_padded(_sums_of_two(table, t, psi), self.h1) for table in tables])
-        self._places = np.zeros(max(FEW * t, self.h1, self.p), np.int64)
-        self._room = np.zeros(self._places.size + 2 * self.h1 + _up(weights["b2"].size) + _up(self.p), np.float32)
+            self._twos = _aligned([np.hstack([_padded(_sums_of_two(W, t, psi), self.h1) for W in tables])])
+        self._places = np.zeros(_up(max(FEW * t, self.h1, self.p)), np.int64)
+        size = self._places.size + 2 * self.h1 + _up(weights["b2"].size) + _up(self.p)
+        self._room = _aligned([np.zeros(size, np.float32)])
         #: What direct_request works on, for a Held.
         self.own = self._memory, self._total, self.net, self._twos, self._room, self._places
 
