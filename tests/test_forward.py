@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from l2ul_fast.unlearner.features import pair_embeddings
 from l2ul_fast.unlearner.network import UnlearnNetwork
 from l2ul_kernels import pack_cells, reference, reference_forward, threads
+from l2ul_kernels._rowsum import sum_rows
 from l2ul_kernels.forward import FEW, CorrectionForward, DirectForward
 from l2ul_kernels.rowcounts import BLOCK, count_rows, count_sets
 from l2ul_kernels.threads import thread_limit
@@ -154,6 +155,25 @@ def test_a_move_is_a_forward_and_then_forgetting(seed, shape, r, p):
         np.testing.assert_allclose(forward.move(packed, ids, len(left), np.empty(p)), expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(forward._total, other._total, rtol=1e-6, atol=1e-5)
         np.testing.assert_allclose(forward.net, other.net, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32), st.integers(0, 40), st.sampled_from([16, 32, 64, 112, 128, 144, 256, 512]),
+    st.sampled_from([0, 16, 48]), st.integers(0, 5),
+)  # fmt: skip
+def test_sum_rows_is_a_product(seed, m, width, more, at):
+    """Any number of rows, also none and the same twice, rows with something behind them, from anywhere in a table."""
+    rng = np.random.default_rng(seed)
+    stride, places, values = width + more, rng.integers(0, 9, 45), rng.normal(size=45).astype(np.float32)
+    table = rng.normal(size=at + 9 * stride).astype(np.float32)
+    out = rng.normal(size=width + 3).astype(np.float32)
+    rows = table[at:].reshape(9, stride)[places[:m], :width].astype(float)
+    expected = out.astype(float)
+    expected[:width] += values[:m] @ rows
+    sum_rows(table, at, width, stride, places, values, m, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(out[width:], expected[width:].astype(np.float32))
 
 
 def cells_sum(w, cells):

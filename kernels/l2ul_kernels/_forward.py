@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from l2ul_kernels._jit import kernel
+from l2ul_kernels._rowsum import sum_rows
 from l2ul_kernels.request import DONE, ask_for, claim_labelled, forget_stored
 from l2ul_kernels.request_held import (
     BITS,
@@ -68,30 +69,6 @@ def add_rows(net: Any, at: int, width: int, places: Any, values: Any, m: int, ou
         for j in range(s):
             out[j] += value * net[row + j]
         k += 1
-
-
-@kernel(fastmath=CONTRACT)
-def _sum_twos(twos: Any, width: int, stride: int, places: Any, m: int, out: Any) -> None:
-    """add_rows with values of 1, for the first `width` numbers of rows of `stride`."""
-    s, k = U(stride), 0
-    while k + 8 <= m:
-        r0, r1, r2 = U(places[k]) * s, U(places[k + 1]) * s, U(places[k + 2]) * s
-        r3, r4, r5 = U(places[k + 3]) * s, U(places[k + 4]) * s, U(places[k + 5]) * s
-        r6, r7 = U(places[k + 6]) * s, U(places[k + 7]) * s
-        for j in range(U(width)):
-            left = (twos[r0 + j] + twos[r1 + j]) + (twos[r2 + j] + twos[r3 + j])
-            right = (twos[r4 + j] + twos[r5 + j]) + (twos[r6 + j] + twos[r7 + j])
-            out[j] += left + right
-        k += 8
-    while k + 2 <= m:
-        r0, r1 = U(places[k]) * s, U(places[k + 1]) * s
-        for j in range(U(width)):
-            out[j] += twos[r0 + j] + twos[r1 + j]
-        k += 2
-    if k < m:
-        r0 = U(places[k]) * s
-        for j in range(U(width)):
-            out[j] += twos[r0 + j]
 
 
 @kernel()
@@ -144,13 +121,14 @@ def _cells_of(
 
 
 @kernel()
-def _twos_of(packed: Any, ids: Any, t: int, places: Any) -> int:
+def _twos_of(packed: Any, ids: Any, t: int, places: Any, values: Any) -> int:
     """The same for `twos`: half a byte is the number of two cells."""
     groups = (t + 1) // 2
     for i in range(len(ids)):
         row, at = ids[i], i * groups
         for g in range(groups):
             places[at + g] = 16 * g + (packed[row, g >> 1] >> (4 * (g & 1)) & 15)
+            values[at + g] = 1
     return len(ids) * groups
 
 
@@ -173,9 +151,9 @@ def _finish(net: Any, hidden: Any, places: Any, values: Any, room: Any, out: Any
     w2 = HEADER + h1 * np.int64(1 + net[5] + net[6])
     w3 = w2 + (h1 + 1) * h2
     _copy(net, w2 + h1 * h2, h2, second)
-    add_rows(net, w2, h2, places, values, _active(hidden, h1, places, values), second)
+    sum_rows(net, w2, h2, h2, places, values, _active(hidden, h1, places, values), second)
     _copy(net, w3 + h2 * wide, wide, third)
-    add_rows(net, w3, wide, places, values, _active(second, h2, places, values), third)
+    sum_rows(net, w3, wide, wide, places, values, _active(second, h2, places, values), third)
     for j in range(len(out)):
         out[j] = third[j]
 
@@ -184,7 +162,7 @@ def _finish(net: Any, hidden: Any, places: Any, values: Any, room: Any, out: Any
 def _first_layer(net: Any, places: Any, values: Any, m: int, r: int, sums: Any) -> None:
     """sums (h1, zeros) = base + the mean over r rows of their cells' weights."""
     h1 = np.int64(net[2])
-    add_rows(net, HEADER + h1, h1, places, values, m, sums)
+    sum_rows(net, HEADER + h1, h1, h1, places, values, m, sums)
     _add_base(net, r, sums)
 
 
@@ -204,7 +182,8 @@ def direct_forward(packed: Any, ids: Any, bits: int, net: Any, twos: Any, out: A
     most = max(len(ids) * t, h1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     if bits == 2 and len(twos):
-        _sum_twos(twos, h1, 2 * h1, places, _twos_of(packed, ids, t, places), sums)
+        m = _twos_of(packed, ids, t, places, values)
+        sum_rows(twos, 0, h1, 2 * h1, places, values, m, sums)
         _add_base(net, len(ids), sums)
     else:
         m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
@@ -233,7 +212,7 @@ def _dense(net: Any, z: Any, log_ratio: float, places: Any, values: Any, sums: A
         values[k] = z[k]
     places[q] = q
     values[q] = min(max(np.float32(log_ratio), net[7]), net[8])
-    add_rows(net, HEADER + h1 * (1 + cells), h1, places, values, q + 1, sums)
+    sum_rows(net, HEADER + h1 * (1 + cells), h1, h1, places, values, q + 1, sums)
 
 
 @kernel(fastmath=CONTRACT)
@@ -258,7 +237,7 @@ def _set_base(memory: Any, total: Any, n: int, theta: Any, net: Any, places: Any
     b1, each = (cells + U(p)) * h1, 1.0 / n
     for j in range(h1):
         sums[j] = total[j] * each + memory[b1 + j]
-    add_rows(memory, cells * h1, h1, places, values, p, sums)
+    sum_rows(memory, np.int64(cells * h1), np.int64(h1), np.int64(h1), places, values, p, sums)
     for j in range(h1):
         net[U(HEADER) + j] = sums[j]
 
@@ -303,11 +282,12 @@ def direct_move(
     for j in range(2 * h1):
         both[j] = 0
     if bits == 2 and len(twos):
-        _sum_twos(twos, 2 * h1, 2 * h1, places, _twos_of(packed, ids, t, places), both)
+        m = _twos_of(packed, ids, t, places, values)
+        sum_rows(twos, 0, 2 * h1, 2 * h1, places, values, m, both)
         _add_base(net, len(ids), sums)
     else:
         m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
-        add_rows(memory, 0, h1, places, values, m, gone)
+        sum_rows(memory, 0, h1, h1, places, values, m, gone)
         _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, room[most + 2 * h1 :], out)
     for j in range(h1):

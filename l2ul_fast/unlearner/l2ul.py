@@ -226,6 +226,13 @@ class L2UL:
         if rows is None:
             rows, X = rows_like(self, X, y), None if isinstance(self.store, ArrayStore | FileStore) else X
         ids = checked_ids(rows)
+        if ids.size == 1 and X is None:
+            code = step.request(self, ids.item())
+            if code >= 0:
+                self._refuse(code, ids)
+            if code == DONE:
+                self.notes.used += 1
+                return ids
         if ids.size:
             theta = self._without_stored(ids) if X is None else self._without_brought(rows, ids, X, y)
             self.notes.add(ids, time.time(), theta, step.total)
