@@ -27,7 +27,7 @@ from l2ul_kernels.threads import thread_limit
 CALLS = 200
 R = 1000
 #: Rounds of single calls for p50 and p99.
-ROUNDS = 5
+ROUNDS = 9
 #: Seconds of calls before those that are timed.
 SETTLE = 0.003
 
@@ -128,8 +128,9 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
         times = interleave(calls, repeats, dict.fromkeys(calls, CALLS), settle=SETTLE)
         eager = min(t.median for name, t in times.items() if "eager" in name)
         script = min(t.median for name, t in times.items() if "script" in name)
+        single = _percentiles(calls, {name: taken.median for name, taken in times.items()})
         for name, taken in times.items():
-            (p50, p99), (idle50, idle99) = _percentiles(calls[name], taken.median)
+            (p50, p99), (idle50, idle99) = single[name]
             yield {
                 **base, "method": name, "r": 1, "threads": 1, "us": taken.median * 1e6, "spread": taken.spread,
                 "p50_us": p50 * 1e6, "p99_us": p99 * 1e6, "idle_ratio": idle99 / idle50,
@@ -137,27 +138,41 @@ def _one_row(base: Record, heads: dict[str, L2UL], repeats: int) -> Iterator[Rec
             }  # fmt: skip
 
 
-def _percentiles(call: Callable[[], object], seconds: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(p50, p99) of single calls, and of a loop that does nothing for about as long, in turns: medians of ROUNDS.
+Percentiles = tuple[float, float]
 
-    What the second one has above 1 comes from the machine (interrupts, neighbours), not from the call. A machine that
-    changes its speed during a round would show calls of two speeds: hence rounds.
+
+def _percentiles(
+    calls: dict[str, Callable[[], object]], seconds: dict[str, float]
+) -> dict[str, tuple[Percentiles, Percentiles]]:
+    """(p50, p99) of single calls of each, and of a loop that does nothing for about as long, call by call in turns.
+
+    Medians of ROUNDS, in which all take turns: a machine that is slow for a second would otherwise be the fault of one.
+    What the second one has above 1 comes from the machine (interrupts, neighbours), not from the call.
     """
     begin, rounds = time.perf_counter(), range(100_000)
     for _ in rounds:
         pass
-    idle = range(max(1, int(seconds / (time.perf_counter() - begin) * len(rounds))))
-    times = np.empty((ROUNDS, 20 * CALLS, 2))
-    for part in times:
-        for k in range(len(part)):
-            begin = time.perf_counter()
-            call()
-            end = time.perf_counter()
-            for _ in idle:
-                pass
-            part[k] = end - begin, time.perf_counter() - end
-    low, high = np.median(np.percentile(times, [50, 99], axis=1), axis=1)
-    return (float(low[0]), float(high[0])), (float(low[1]), float(high[1]))
+    each = (time.perf_counter() - begin) / len(rounds)
+    found = {name: np.empty((ROUNDS, 2, 2)) for name in calls}
+    for turn in range(ROUNDS):
+        for name, call in calls.items():
+            idle = range(max(1, int(seconds[name] / each)))
+            found[name][turn] = np.percentile(_single(call, idle), [50, 99], axis=0).T
+    medians = {name: np.median(values, axis=0).tolist() for name, values in found.items()}
+    return {name: ((own[0], own[1]), (idle[0], idle[1])) for name, (own, idle) in medians.items()}
+
+
+def _single(call: Callable[[], object], idle: range) -> np.ndarray:
+    """(20 * CALLS, 2) seconds of a call, and of the loop after it."""
+    times = np.empty((20 * CALLS, 2))
+    for k in range(len(times)):
+        begin = time.perf_counter()
+        call()
+        end = time.perf_counter()
+        for _ in idle:
+            pass
+        times[k] = end - begin, time.perf_counter() - end
+    return times
 
 
 def _many_rows(base: Record, u: L2UL, repeats: int) -> Iterator[Record]:
