@@ -10,7 +10,9 @@ from l2ul_fast.results import Run
 
 def tiny(tmp_path, name, threads=1, **numbers):
     """A quick setting with stand-ins and other numbers for the experiment `name`."""
-    return Setting("quick", {name: numbers}, DATASETS, tmp_path / "data", None, threads)
+    nothing = tmp_path / "no original files"  # None would be those of the user's environment
+    nothing.mkdir(exist_ok=True)
+    return Setting("quick", {name: numbers}, DATASETS, tmp_path / "data", nothing, threads)
 
 
 def run(module, setting, folder):
