@@ -18,12 +18,13 @@ from l2ul_fast.datasets.hdf5 import DatasetWriter
 from l2ul_fast.datasets.manifest import Manifest, describe, expand, load
 from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import counts as counting
+from l2ul_fast.distributed.pairs import PairPool
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.experiments.distributed import scheduler_bytes
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.fitting import labels_of
-from l2ul_fast.unlearner.pairs import full_pairs, subset_pairs
+from l2ul_fast.unlearner.pairs import Drawn, full_pairs, subset_pairs
 
 N, D = 6000, 5
 CHUNK = 64
@@ -434,3 +435,28 @@ def test_no_scheduler_at_the_address(monkeypatch):
     for address in ("tcp://127.0.0.1:9", "nonsense://x"):
         with pytest.raises(UserError, match="no Dask scheduler answers at"), distributed.connect(address):
             pass
+
+
+class _Noted:
+    """A client that only notes what it is asked to do."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def submit(self, function, held, ids, n_forget, key, pure):
+        self.tasks.append((key, ids, n_forget))
+
+
+def test_pairs_that_were_drawn_again_are_sent_with_their_own_rows():
+    pool = object.__new__(PairPool)
+    pool.client, pool.visible, pool.m, pool.s, pool.batch = _Noted(), np.arange(1000) * 3, 50, 4, 3
+    pool.drawn, pool.waiting, pool.name, pool.held = Drawn(50, 4), np.zeros(0, np.int64), "x", None
+    pool.futures, pool.numbers = {}, {}
+    rng = np.random.default_rng(0)
+    for numbers in ([3, 4, 5], [17, 40], [19], [8, 7, 6]):  # 17, 40, 19 span three numbers and are not in a row
+        ids = np.array(numbers)
+        pool.add(ids, rng.integers(0, 1000, (len(ids), 4)), ids % 4)
+    assert [pool.numbers[key].tolist() for key, _, _ in pool.client.tasks] == [[3, 4, 5], [17, 40, 19], [8, 7, 6]]
+    for key, ids, n_forget in pool.client.tasks:
+        np.testing.assert_array_equal(ids, pool.drawn.ids[pool.numbers[key]])
+        np.testing.assert_array_equal(n_forget, pool.numbers[key] % 4)

@@ -111,7 +111,7 @@ class PairPool:
 
     def _submit(self) -> None:
         numbers, self.waiting = self.waiting[: self.batch], self.waiting[self.batch :]
-        in_a_row = numbers[-1] - numbers[0] + 1 == len(numbers)  # as long as no pair had to be drawn again
+        in_a_row = (np.diff(numbers) == 1).all()  # as long as no pair had to be drawn again
         ids = self.drawn.ids[slice(numbers[0], numbers[-1] + 1) if in_a_row else numbers]
         small = ids.astype(np.uint32 if self.visible[-1] < 2**32 else np.int64)
         key = f"l2ul-pairs-{self.name}-{len(self.futures)}"
