@@ -28,6 +28,7 @@ class Table(Protocol):
     d: int
     classes: list[Any]
     label: str
+    y: NDArray[np.uint8]  # of all rows, hidden ones too
 
     def blocks(self) -> Iterator[Block]:
         """X (k, d) and y (k,) for all visible rows in order; valid until the next block is asked for."""
@@ -105,7 +106,7 @@ class ArrayTable:
             raise DataError(f"X has {len(X)} rows but y has {len(y)} labels")
         self.X, self.y, self.classes = X, y, classes
         self.label = "arrays"
-        self._hidden = hidden
+        self.hidden = hidden
         self.d = X.shape[1]
         self.n = len(X) - (0 if hidden is None else int(hidden.sum()))
 
@@ -113,8 +114,8 @@ class ArrayTable:
         for start in range(0, len(self.X), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
             X, y = self.X[part], self.y[part]
-            if self._hidden is not None and self._hidden[part].any():
-                keep = ~self._hidden[part]
+            if self.hidden is not None and self.hidden[part].any():
+                keep = ~self.hidden[part]
                 X, y = X[keep], y[keep]
             yield X, y
 
@@ -122,8 +123,8 @@ class ArrayTable:
         """(X, y, weights) of all rows without copying any: hidden rows have weight 0; None where no row is hidden."""
         for start in range(0, len(self.X), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
-            hidden = self._hidden is not None and self._hidden[part].any()
-            yield self.X[part], self.y[part], (~self._hidden[part]).astype(np.float64) if hidden else None  # type: ignore[index]
+            hidden = self.hidden is not None and self.hidden[part].any()
+            yield self.X[part], self.y[part], (~self.hidden[part]).astype(np.float64) if hidden else None  # type: ignore[index]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -136,10 +137,10 @@ class ArrayTable:
         return np.take(self.X, ids, axis=0, out=out, mode="wrap"), y  # "raise" would copy everything once more
 
     def ids(self) -> NDArray[np.int64]:
-        return np.arange(len(self.X)) if self._hidden is None else np.flatnonzero(~self._hidden)
+        return np.arange(len(self.X)) if self.hidden is None else np.flatnonzero(~self.hidden)
 
     def without(self, ids: NDArray[np.int64]) -> ArrayTable:
-        hidden = np.zeros(len(self.X), bool) if self._hidden is None else self._hidden.copy()
+        hidden = np.zeros(len(self.X), bool) if self.hidden is None else self.hidden.copy()
         hidden[ids] = True
         return ArrayTable(self.X, self.y, self.classes, hidden)
 
@@ -167,12 +168,13 @@ class FileTable:
         order = np.argsort(self.shards.classes)
         self.classes = [self.shards.classes[i] for i in order]
         self.label = self.shards.label
+        self.whole_part = hidden is None
         if hidden is None:
             hidden = np.zeros(self.shards.n, bool)
             if part != "all":
                 train = np.concatenate([file.train_mask() for file in self.shards.files])
                 hidden = ~train if part == "train" else train
-        self._hidden = hidden
+        self.hidden = hidden
         self.n = int(self.shards.n - hidden.sum())
         if self.n == 0:
             raise DataError(f"{self.shards.paths[0]} has no {part} rows")
@@ -186,7 +188,7 @@ class FileTable:
         from l2ul_fast.datasets.stream import blocks
 
         for first, X, _ in blocks(self.shards):
-            keep = ~self._hidden[first : first + len(X)]
+            keep = ~self.hidden[first : first + len(X)]
             # in place: the block is ours until the next one is asked for
             k = _standardise(X, self.shards.mean, self.inverse_scale, keep, X)
             if k:
@@ -200,10 +202,10 @@ class FileTable:
         return self.shards.take_standardised(ids, self.inverse_scale, out), self.y[ids]
 
     def ids(self) -> NDArray[np.int64]:
-        return np.flatnonzero(~self._hidden)
+        return np.flatnonzero(~self.hidden)
 
     def without(self, ids: NDArray[np.int64]) -> FileTable:
-        hidden = self._hidden.copy()
+        hidden = self.hidden.copy()
         hidden[ids] = True
         return FileTable(self.shards, self.part, hidden, self.y)
 

@@ -7,13 +7,13 @@ this machine. Results do not depend on the number of workers, nor on which of th
 
 from l2ul_fast.distributed.cluster import connect, map_jobs, once_per_host, token, worker_count
 from l2ul_fast.distributed.counts import describe_shards, sample_partitions, spans, stream_counts, take_rows
-from l2ul_fast.distributed.pairs import PairPool, full_fits
+from l2ul_fast.distributed.pairs import full_fits, make_pairs
 
 __all__ = [
-    "PairPool",
     "connect",
     "describe_shards",
     "full_fits",
+    "make_pairs",
     "map_jobs",
     "once_per_host",
     "sample_partitions",

@@ -1,15 +1,16 @@
-"""Training pairs on workers: this process draws the rows of every pair, workers read those rows and fit.
+"""Training pairs on workers: each draws, reads and fits pairs by their numbers.
 
-Which rows a pair has follows from one seed, drawn here in the same order as without workers; a fit depends on its pair
-only. So the pairs are those of a single process, bit for bit. Drawing goes on while the first pairs are being fitted.
+Which rows a pair has follows from its number and one seed, and a fit depends on its pair only. So the pairs are those
+of a single process, bit for bit.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -18,38 +19,58 @@ from numpy.typing import NDArray
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token, worker_count
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
-from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Drawn, Pairs, Room, fit_batch, rows_of
+from l2ul_fast.unlearner.draw import PairPlan
+from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_batch
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
 
-#: Tasks per worker: enough that nobody waits long for the last one (`l2ul bench distributed`).
-TASKS = 16
-
+#: The smallest tasks are one of this many shares of a worker's pairs (`l2ul bench distributed`).
+TASKS = 32
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
 
 
-class _Files:
-    """Dataset files that workers open themselves."""
+class _Work(NamedTuple):
+    """What all tasks of one call have in common; `source` is a _Files or what an ArrayTable is made of."""
 
-    def __init__(self, table: FileTable) -> None:
+    name: str
+    model: Any
+    source: Any
+    plan: PairPlan
+
+
+class _Files(NamedTuple):
+    """Dataset files that workers open themselves; hidden: packed bits, if not just those that `part` hides."""
+
+    paths: tuple[str, ...]
+    fingerprint: str
+    part: str
+    hidden: bytes | None
+
+    @classmethod
+    def of(cls, table: FileTable) -> _Files:
         from l2ul_fast.datasets.cellstore import fingerprint
 
-        self.paths = tuple(str(path.resolve()) for path in table.shards.paths)
-        self.fingerprint = fingerprint(table.shards)
+        paths = tuple(str(path.resolve()) for path in table.shards.paths)
+        hidden = None if table.whole_part else np.packbits(table.hidden).tobytes()
+        return cls(paths, fingerprint(table.shards), table.part, hidden)
 
 
 @functools.lru_cache(maxsize=2)
-def _table_of(paths: tuple[str, ...], expected: str) -> FileTable:
+def _opened(files: _Files) -> tuple[FileTable, Ids]:
+    """The table and the numbers of its rows."""
     from l2ul_fast.datasets.cellstore import fingerprint
 
-    table = FileTable(list(paths), "all")  # rows come by number, so none has to be hidden
-    if fingerprint(table.shards) != expected:
+    table = FileTable(list(files.paths), files.part)
+    if fingerprint(table.shards) != files.fingerprint:
         table.close()
-        raise DataError(f"{paths[0]} on the worker is not the file that was fitted: use one file system for all")
-    return table
+        raise DataError(f"{files.paths[0]} on the worker is not the file that was fitted: use one file system for all")
+    if files.hidden is not None:
+        hidden = np.unpackbits(np.frombuffer(files.hidden, np.uint8), count=table.shards.n).view(bool)
+        table = FileTable(table.shards, files.part, hidden, table.y)
+    return table, table.ids()
 
 
 def _same(held: Any) -> Any:
@@ -57,14 +78,19 @@ def _same(held: Any) -> Any:
     return held
 
 
-def _fit_some(held: tuple[Any, Any], ids: NDArray[Any], n_forget: Ids) -> tuple[NDArray[Any], ...]:
-    """fit_batch of pairs with row numbers ids (k, s), on one thread."""
+def _make_some(first: int, last: int, work: _Work) -> Batch:
+    """The pairs first .. last - 1, on one thread."""
     numba.set_num_threads(1)
-    model, source = held
-    table = _table_of(source.paths, source.fingerprint) if isinstance(source, _Files) else ArrayTable(*source)
-    if not hasattr(_own, "room"):
-        _own.room = Room()
-    return fit_batch(model, *rows_of(table, ids.astype(np.int64), _own.room), n_forget)
+    if getattr(_own, "name", None) != work.name:
+        _own.name, _own.maker = work.name, None  # let go of the memory before as much is taken
+        if isinstance(work.source, _Files):
+            table, visible = _opened(work.source)
+            _own.maker = PairMaker(work.model, table, work.plan, visible)
+        else:
+            _own.maker = PairMaker(work.model, ArrayTable(*work.source), work.plan)
+    parts = [_own.maker.make(lo, hi) for lo, hi in _own.maker.batches(first, last)]
+    ids, *others = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Batch(ids.astype(np.uint32) if ids.max() < 2**32 else ids, *others)
 
 
 def _load(model: Any, d: int, dtype: str) -> None:
@@ -77,71 +103,42 @@ def _load(model: Any, d: int, dtype: str) -> None:
     fletcher32(np.zeros(8, np.uint8))
 
 
-class PairPool:
-    """Pairs of one model and table on the workers of a client: `add` pairs as they are drawn, then take `pairs`."""
+def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
+    """The pairs 0 .. m - 1 in runs that get smaller: few tasks, and nobody waits long for the last one."""
+    smallest, edges = max(1, m // (TASKS * workers)), [0]
+    while edges[-1] < m:
+        left = m - edges[-1]
+        edges.append(edges[-1] + min(left, max(smallest, min(largest, left // (2 * workers)))))
+    return list(itertools.pairwise(edges))
 
-    def __init__(self, client: Any, model: Any, table: Table, visible: Ids, m: int, s: int) -> None:
-        """m pairs of s rows; visible (n,) are the numbers of the table's rows."""
-        self.client, self.visible, self.m, self.s = client, visible, m, s
-        self.name = token()
-        # the kernels for a table's dtype; a file's rows are float32
-        dtype = str(table.X.dtype) if isinstance(table, ArrayTable) else "float32"
-        prepare(client, _load, model, table.d, dtype)
-        if isinstance(table, FileTable):
-            self.held = client.submit(_same, (model, _Files(table)), key=f"l2ul-held-{self.name}", pure=False)
-        elif isinstance(table, ArrayTable):
-            self.held = client.scatter((model, (table.X, table.y, table.classes)), broadcast=True, hash=False)
-        else:
-            raise UserError(f"workers cannot read a {type(table).__name__}")
-        self.batch = max(1, min(ROWS_AT_ONCE // s, -(-m // (TASKS * worker_count(client)))))
-        self.drawn = Drawn(m, s)
-        self.waiting = np.zeros(0, np.int64)
-        self.futures: dict[str, Any] = {}
-        self.numbers: dict[str, Ids] = {}
 
-    def add(self, numbers: Ids, places: Ids, n_forget: Ids) -> None:
-        """Pairs with these numbers (k,) have the rows visible[places] (k, s), of which the first n_forget (k,) are
-        forgotten."""
-        for number, row in zip(numbers, places, strict=True):
-            np.take(self.visible, row, out=self.drawn.ids[number], mode="clip")  # "raise" would copy it once more
-        self.drawn.n_forget[numbers] = n_forget
-        self.waiting = np.concatenate([self.waiting, numbers])
-        while len(self.waiting) >= self.batch:
-            self._submit()
+def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: Progress | None = None) -> Made:
+    """All pairs of a plan, made by the workers of a client."""
+    from distributed import as_completed
 
-    def _submit(self) -> None:
-        numbers, self.waiting = self.waiting[: self.batch], self.waiting[self.batch :]
-        in_a_row = (np.diff(numbers) == 1).all()  # as long as no pair had to be drawn again
-        ids = self.drawn.ids[slice(numbers[0], numbers[-1] + 1) if in_a_row else numbers]
-        small = ids.astype(np.uint32 if self.visible[-1] < 2**32 else np.int64)
-        key = f"l2ul-pairs-{self.name}-{len(self.futures)}"
-        self.numbers[key] = numbers
-        task = (_fit_some, self.held, small, self.drawn.n_forget[numbers])
-        self.futures[key] = self.client.submit(*task, key=key, pure=False)
-
-    def pairs(self, progress: Progress | None = None) -> Pairs:
-        """All pairs that were added, in the order of their numbers."""
-        from distributed import as_completed
-
-        while self.waiting.size:
-            self._submit()
-        done = 0
-        for future, made in as_completed(list(self.futures.values()), self.client.loop, with_results=True):
-            numbers = self.numbers[future.key]
-            self.drawn.add(numbers, made)
+    m, name = len(plan.n_forget), token()
+    # the kernels for a table's dtype; a file's rows are float32
+    prepare(client, _load, model, table.d, str(table.dtype))
+    if isinstance(table, FileTable):
+        work = client.submit(_same, _Work(name, model, _Files.of(table), plan), key=f"l2ul-held-{name}", pure=False)
+    elif isinstance(table, ArrayTable):
+        source = (table.X, table.y, table.classes, table.hidden)
+        work = client.scatter(_Work(name, model, source, plan), broadcast=True, hash=False)
+    else:
+        raise UserError(f"workers cannot read a {type(table).__name__}")
+    runs = shares(m, worker_count(client), max(1, ROWS_AT_ONCE // plan.s))
+    keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
+    firsts, lasts = zip(*runs, strict=True)
+    futures = client.map(_make_some, firsts, lasts, work=work, key=keys, pure=False)
+    first_of, made, done = dict(zip(keys, firsts, strict=True)), Made(m, plan.s), 0
+    with cancelled_on_error([*futures, work]):
+        for future, batch in as_completed(futures, client.loop, with_results=True):
+            made.add(first_of[future.key], batch)
             future.release()
-            done += len(numbers)
+            done += len(batch.ids)
             if progress is not None:
-                progress(done, self.m)
-        return self.drawn.pairs()
-
-    def __enter__(self) -> PairPool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            with cancelled_on_error([*self.futures.values(), self.held]):
-                raise error
+                progress(done, m)
+    return made
 
 
 def _full_some(held: tuple[Any, ...], ids: Ids, starts: Ids) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -26,8 +26,6 @@ FULL = {RANDOM: 0.5, CLASS: 0.25, CLUSTER: 0.25}
 POOL = 50_000
 #: Draws of a pair before a class that is not in it counts as too rare.
 TRIES = 20
-#: Pairs drawn before their classes are looked at: the labels of all pairs at once would be m * s.
-AT_ONCE = 32
 
 
 def log_uniform(rng: np.random.Generator, high: int, size: int) -> Ids:
@@ -83,7 +81,40 @@ def _forget_places(kind: str, r: int, ids: Ids, y: NDArray[Any], X: Rows | None,
     return np.argpartition(-height, r - 1)[:r]
 
 
-def draw_pairs(
+class PairPlan(NamedTuple):
+    """What m pairs of s rows are drawn from. The rows of pair i follow from its number: any process can draw it.
+
+    n : rows to draw from. kinds (m,) and n_forget (m,) : shape and largest size of the forget parts. class_sizes (C,) :
+    rows of each class; every retained part gets some of each that has any. seed : of all pairs.
+    """
+
+    n: int
+    s: int
+    kinds: NDArray[np.str_]
+    n_forget: Ids
+    class_sizes: Ids
+    seed: int
+
+    def draw(self, i: int, y: NDArray[Any], X: Rows | None, visible: Ids, out: Ids) -> int:
+        """Put the places in `visible` of the rows of pair i into out (s,), forget part first; how many are forgotten.
+
+        visible (n,) are the numbers of the rows to draw from; y and X go by row number.
+        """
+        rng, kind, most = np.random.default_rng([self.seed, i]), str(self.kinds[i]), int(self.n_forget[i])
+        for _ in range(TRIES):
+            out[:] = rng.choice(self.n, self.s, replace=False)
+            r = most
+            if kind != RANDOM:
+                first = _forget_places(kind, most, visible[out], y, X, rng)
+                r = len(first)
+                out[:r], out[r:] = out[first], np.delete(out, first)
+            if _has_classes(visible, out[r:], y, self.class_sizes):
+                return r
+        rare = int(np.where(self.class_sizes > 0, self.class_sizes, self.n + 1).argmin())
+        raise UserError(f"class {rare} is too rare for pairs of s={self.s} rows: raise s, or leave that class out")
+
+
+def plan_pairs(
     n: int,
     y: ArrayLike,
     m: int,
@@ -92,17 +123,9 @@ def draw_pairs(
     forget_max: int | None = None,
     robust: bool = False,
     shapes: dict[str, float] | None = None,
-    X: Rows | None = None,
     random_state: Any = None,
-    drawn: Callable[[Ids, Ids, Ids], None] | None = None,
-) -> tuple[Ids, Ids, NDArray[np.str_]]:
-    """(ids (m, s), n_forget (m,), shapes (m,)): the rows of m pairs, each pair's forget part first.
-
-    Rows of a pair are different; r = n_forget is log-uniform in 1..s/10, or uniform in 1..s/2 with `robust`
-    (forget_max replaces either limit). Shares of the forget parts' shapes: ORDINARY, or ROBUST, or `shapes`. Every
-    class of y (n,) is in every retained part. X (n, d), or a function from ids to rows, is needed for clusters and
-    half-spaces. drawn(numbers (k,), ids (k, s), n_forget (k,)) is told of pairs as soon as they are final.
-    """
+) -> PairPlan:
+    """A plan of m pairs of s out of n rows with labels y (n,); see `draw_pairs`."""
     y = _labels(y, n)
     if not 2 <= s <= n:
         raise UserError(f"pairs of s={s} rows cannot be drawn from {n} rows")
@@ -113,59 +136,44 @@ def draw_pairs(
     rng = np.random.default_rng(random_state)
     kinds = _kinds(shapes or (ROBUST if robust else ORDINARY), m, rng)
     n_forget = rng.integers(1, limit + 1, m) if robust else log_uniform(rng, limit, m)
-    ids = np.empty((m, s), np.int64)
-    sizes = _class_sizes(y)
-    classes = np.flatnonzero(sizes)
-    missing = np.arange(m)
-    for _ in range(TRIES):
-        lacking = [missing[:0]]
-        for lo in range(0, missing.size, AT_ONCE):
-            some = missing[lo : lo + AT_ONCE]
-            for i in some:
-                n_forget[i] = _draw_pair(ids[i], int(n_forget[i]), str(kinds[i]), n, y, X, rng)
-            whole = _all_classes(ids[some], n_forget[some], y, classes)
-            lacking.append(some[~whole])
-            if drawn is not None and whole.any():
-                drawn(some[whole], ids[some[whole]], n_forget[some[whole]])
-        missing = np.concatenate(lacking)
-        if not missing.size:
-            return ids, n_forget, kinds
-    rare = int(classes[sizes[classes].argmin()])
-    raise UserError(f"class {rare} is too rare for pairs of s={s} rows: raise s, or leave that class out")
+    return PairPlan(n, s, kinds, n_forget, _class_sizes(y), int(rng.integers(2**63)))
 
 
-def _draw_pair(out: Ids, r: int, kind: str, n: int, y: NDArray[Any], X: Rows | None, rng: np.random.Generator) -> int:
-    out[:] = rng.choice(n, out.size, replace=False)
-    if kind == RANDOM:
-        return r
-    first = _forget_places(kind, r, out, y, X, rng)
-    rest = np.delete(out, first)
-    out[: len(first)], out[len(first) :] = out[first], rest
-    return len(first)
+def draw_pairs(
+    n: int, y: ArrayLike, m: int, s: int, *, X: Rows | None = None, **how: Any
+) -> tuple[Ids, Ids, NDArray[np.str_]]:
+    """(ids (m, s), n_forget (m,), shapes (m,)): the rows of m pairs, each pair's forget part first.
+
+    Rows of a pair are different; r = n_forget is log-uniform in 1..s/10, or uniform in 1..s/2 with `robust`
+    (forget_max replaces either limit). Shares of the forget parts' shapes: ORDINARY, or ROBUST, or `shapes`. Every
+    class of y (n,) is in every retained part. X (n, d), or a function from ids to rows, is needed for clusters and
+    half-spaces. The rest of `how` is that of `plan_pairs`.
+    """
+    plan, y = plan_pairs(n, y, m, s, **how), np.asarray(y)
+    ids, everything = np.empty((m, s), np.int64), np.arange(n)
+    n_forget = [plan.draw(i, y, X, everything, ids[i]) for i in range(m)]
+    return ids, np.array(n_forget, np.int64), plan.kinds
 
 
-def _all_classes(ids: Ids, n_forget: Ids, y: NDArray[Any], classes: Ids) -> NDArray[np.bool_]:
-    """(k,) whether every class is among the retained rows of each pair."""
-    whole, seen = np.zeros(len(ids), bool), np.zeros(int(y.max(initial=0)) + 1, bool)
-    ensure_compiled(("all classes", y.dtype), _have, lambda: _have(ids[:0], n_forget, y, len(classes), seen, whole))
-    _have(ids, n_forget, y, len(classes), seen, whole)
-    return whole
+def _has_classes(visible: Ids, places: Ids, y: NDArray[Any], class_sizes: Ids) -> bool:
+    """Whether the rows visible[places] have labels of every class that has any rows."""
+    seen = class_sizes == 0
+    key = ("classes", y.dtype, y.flags.writeable)
+    ensure_compiled(key, _see, lambda: _see(visible, places[:0], y, 1, seen))
+    return bool(_see(visible, places, y, np.count_nonzero(class_sizes), seen))
 
 
 @numba.njit(nogil=True, cache=True)
-def _have(ids, n_forget, y, n_classes, seen, whole):  # type: ignore[no-untyped-def]
-    """whole[i] = whether n_classes labels are among y[ids[i, n_forget[i]:]]; seen (largest label + 1,) is scratch."""
-    for i in range(len(ids)):
-        seen[:] = False
-        left = n_classes
-        for k in range(n_forget[i], ids.shape[1]):  # a few rows show the classes that are not rare
-            label = y[ids[i, k]]
-            if not seen[label]:
-                seen[label] = True
-                left -= 1
-                if left == 0:
-                    break
-        whole[i] = left == 0
+def _see(visible, places, y, left, seen):  # type: ignore[no-untyped-def]
+    """Whether `left` labels that are not `seen` (C,) are among y[visible[places]]; marks those that are."""
+    for place in places:  # a few rows show the classes that are not rare
+        label = y[visible[place]]
+        if not seen[label]:
+            seen[label] = True
+            left -= 1
+            if left == 0:
+                break
+    return left == 0
 
 
 def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Generator) -> Ids:

@@ -47,7 +47,7 @@ class Fitted:
 
 def labels_of(table: Table) -> NDArray[np.uint8]:
     """Class indices of the visible rows in order."""
-    return np.asarray(table.y)[table.ids()]  # type: ignore[attr-defined]
+    return np.asarray(table.y)[table.ids()]
 
 
 def subset_size(params: dict[str, Any], n: int) -> int:

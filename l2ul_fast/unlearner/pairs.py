@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
-from l2ul_fast.unlearner.draw import draw_forget_sets, draw_pairs, pairs_holding
+from l2ul_fast.unlearner.draw import PairPlan, draw_forget_sets, pairs_holding, plan_pairs
+from l2ul_fast.unlearner.order import in_order
 
 Progress = Callable[[int, int], None]
 
@@ -73,20 +74,6 @@ class Pairs:
         )  # fmt: skip
 
 
-class Room:
-    """Memory for the rows of one batch after the other: fresh pages take longer to get than rows to read into them."""
-
-    def __init__(self) -> None:
-        self._X = np.empty((0, 0))
-
-    def take(self, table: Table, ids: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """`table.take`; X is valid until the next call."""
-        k = len(ids)
-        if len(self._X) < k or self._X.shape[1] != table.d or self._X.dtype != table.dtype:
-            self._X = np.empty((k + k // 16, table.d), table.dtype)
-        return table.take(ids, self._X[:k])
-
-
 def features(
     model: Any, X: NDArray[Any], y: NDArray[np.uint8], theta: NDArray[np.float64], theta_r: NDArray[np.float64], n: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -112,16 +99,16 @@ def subset_pairs(
 
     `client` (of dask.distributed): its workers fit the pairs; the result is the same.
     """
-    visible = table.ids()
-    how = {"robust": robust, "X": lambda places: table.take(visible[places])[0], "random_state": random_state}
+    plan = plan_pairs(table.n, labels, m, s, robust=robust, random_state=random_state)
     if client is None:
-        pairs = _fit_here(model, table, visible, *draw_pairs(table.n, labels, m, s, **how)[:2], progress)
+        made, maker = Made(m, s), PairMaker(model, table, plan)
+        for first, last in maker.batches(0, m):
+            made.add(first, maker.make(first, last, progress))
     else:
-        from l2ul_fast.distributed import PairPool  # here: Dask is an extra
+        from l2ul_fast.distributed import make_pairs  # here: Dask is an extra
 
-        with PairPool(client, model, table, visible, m, s) as pool:
-            draw_pairs(table.n, labels, m, s, drawn=pool.add, **how)
-            pairs = pool.pairs(progress)
+        made = make_pairs(client, model, table, plan, progress)
+    pairs = made.pairs()
     if len(pairs) < m / 2:
         raise UserError(
             f"{pairs.rejected} of {m} training pairs did not converge: raise lam or s, or look for separable classes"
@@ -129,89 +116,96 @@ def subset_pairs(
     return pairs
 
 
-class Drawn:
-    """Subset pairs in the making: ids (m, s) of their rows, n_forget (m,), and what was fitted of them so far."""
+class Batch(NamedTuple):
+    """Some pairs: ids (k, s) of their rows, n_forget (k,), which of them were accepted, and those' parameters and
+    features (accepted, p)."""
+
+    ids: NDArray[Any]
+    n_forget: NDArray[np.int64]
+    accepted: NDArray[np.bool_]
+    theta: NDArray[np.float64]
+    theta_r: NDArray[np.float64]
+    Z: NDArray[np.float64]
+    T: NDArray[np.float64]
+
+
+class PairMaker:
+    """Draws, reads and fits the subset pairs of a plan, some at a time. Its memory is that of one batch, used again:
+    fresh pages take longer to get than rows to read into them."""
+
+    def __init__(self, model: Any, table: Table, plan: PairPlan, visible: NDArray[np.int64] | None = None) -> None:
+        """visible : `table.ids()` if there already."""
+        self.model, self.table, self.plan = model, table, plan
+        self.visible = table.ids() if visible is None else visible
+        self._at_once = max(1, min(max(ROWS_ENOUGH // plan.s, 4 * numba.get_num_threads()), ROWS_AT_ONCE // plan.s))
+        self._X = np.empty((0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d), table.dtype)
+
+    def batches(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The pairs first .. last - 1 in parts that fit into memory."""
+        return [(lo, min(lo + self._at_once, last)) for lo in range(first, last, self._at_once)]
+
+    def make(self, first: int, last: int, progress: Progress | None = None) -> Batch:
+        """The pairs first .. last - 1; progress(pairs done, m)."""
+        plan, table, visible, k = self.plan, self.table, self.visible, last - first
+        places, n_forget = np.empty((k, plan.s), np.int64), np.empty(k, np.int64)
+        for i in range(k):
+            n_forget[i] = plan.draw(first + i, table.y, lambda rows: table.take(rows)[0], visible, places[i])
+        if isinstance(table, ArrayTable):
+            ids = visible[places]
+            X, y, local = table.X, table.y, ids
+        else:
+            rows, local, ids = in_order(places, visible)
+            X, y = table.take(rows, self._X[: rows.size])
+        report = None if progress is None else (lambda done, _: progress(first + done, len(plan.n_forget)))
+        return Batch(ids, n_forget, *fit_batch(self.model, X, y, local, n_forget, report))
+
+
+class Made:
+    """m subset pairs of s rows in the making."""
 
     def __init__(self, m: int, s: int) -> None:
-        self.ids, self.n_forget = np.empty((m, s), np.int64), np.zeros(m, np.int64)
-        self._kept = np.zeros(m, bool)
+        self._ids, self._n_forget = np.empty((m, s), np.int64), np.zeros(m, np.int64)
+        self._accepted = np.zeros(m, bool)
         self._found: list[NDArray[np.float64]] = []
 
-    def add(self, numbers: NDArray[np.int64], made: tuple[NDArray[Any], ...]) -> None:
-        """The pairs with these numbers (k,) were fitted: what fit_batch returned for them."""
-        keep, *found = made
+    def add(self, first: int, batch: Batch) -> None:
+        """The pairs with the numbers from `first`."""
+        part = slice(first, first + len(batch.ids))
+        self._ids[part], self._n_forget[part], self._accepted[part] = batch[:3]
         if not self._found:
-            self._found = [np.empty((len(self.ids), part.shape[1])) for part in found]
-        mine = numbers[keep]
-        self._kept[mine] = True
-        for whole, part in zip(self._found, found, strict=True):
-            whole[mine] = part
+            self._found = [np.empty((len(self._ids), found.shape[1])) for found in batch[3:]]
+        for whole, found in zip(self._found, batch[3:], strict=True):
+            whole[part][batch.accepted] = found
 
     def pairs(self) -> Pairs:
         """Those that were accepted, in the order of their numbers."""
-        kept, (m, s) = self._kept, self.ids.shape
+        kept, (m, s) = self._accepted, self._ids.shape
         k = int(kept.sum())
-        rows = self.ids if k == m else self.ids[kept]
+        rows = self._ids if k == m else self._ids[kept]
         theta, theta_r, Z, T = (whole if k == m else whole[kept] for whole in self._found)
         return Pairs(
-            rows=rows.ravel(), starts=np.arange(k + 1) * s, n_forget=self.n_forget[kept], n=np.full(k, s),
+            rows=rows.ravel(), starts=np.arange(k + 1) * s, n_forget=self._n_forget[kept], n=np.full(k, s),
             theta=theta, theta_r=theta_r, Z=Z, T=T, rejected=m - k,
         )  # fmt: skip
-
-
-def rows_of(table: Table, ids: NDArray[np.int64], room: Room) -> tuple[NDArray[Any], NDArray[np.uint8], Any]:
-    """(X, y, local (k, s)): the rows ids (k, s) of the table are X[local], y[local]; X is valid until the next call."""
-    if isinstance(table, ArrayTable):
-        return table.X, table.y, ids
-    if ids.size > table.n // 4:  # many come more than once
-        held, index = np.unique(ids, return_inverse=True)
-        return *room.take(table, held), index.reshape(ids.shape)
-    # in the order of the file, where neighbours are read sooner; numbers that carry their places are quick to sort
-    bits = int(ids.size).bit_length()
-    keys = (ids.ravel() << bits) | np.arange(ids.size)
-    keys.sort()
-    local = np.empty(ids.size, np.int64)
-    local[keys & ((1 << bits) - 1)] = np.arange(ids.size)
-    keys >>= bits
-    return *room.take(table, keys), local.reshape(ids.shape)
-
-
-def _fit_here(
-    model: Any, table: Table, visible: NDArray[np.int64], local: NDArray[np.int64], n_forget: NDArray[np.int64],
-    progress: Progress | None,
-) -> Pairs:  # fmt: skip
-    """The pairs with rows visible[local] (m, s), fitted by this process."""
-    (m, s), room = local.shape, Room()
-    drawn = Drawn(m, s)
-    drawn.n_forget[:] = n_forget
-    enough = max(ROWS_ENOUGH // s, 4 * numba.get_num_threads())  # pairs
-    batch = max(1, min(enough, ROWS_AT_ONCE // s))
-    for first in range(0, m, batch):
-        part = slice(first, min(first + batch, m))
-        ids = drawn.ids[part]
-        np.take(visible, local[part], out=ids, mode="clip")  # "raise" would copy everything once more
-        X, y, index = rows_of(table, ids, room)
-        report = None if progress is None else (lambda done, _, first=first: progress(first + done, m))
-        drawn.add(np.arange(part.start, part.stop), fit_batch(model, X, y, index, n_forget[part], report))
-    return drawn.pairs()
 
 
 def fit_batch(
     model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], n_forget: NDArray[np.int64],
     progress: Any = None,
 ) -> tuple[NDArray[Any], ...]:  # fmt: skip
-    """(places of the accepted pairs (k,), their theta, theta_r, Z, T (k, p)) of pairs with rows X[local] (m, s)."""
+    """(which pairs are accepted (m,), their theta, theta_r, Z, T (k, p)) of pairs with rows X[local] (m, s)."""
     s = local.shape[1]
     options = {"progress": progress} if model.name == "lr" else {}
     theta, theta_r, norms, *_ = model.fit_pairs(X, y, np.ascontiguousarray(local), n_forget, **options)
     # the MLP's subset pairs end after a fixed number of epochs, as in the paper: only wild ones are refused
     limit = CONVERGED if model.name == "lr" else np.inf
-    keep = np.flatnonzero((norms <= limit).all(axis=1) & np.isfinite(theta_r).all(axis=1))
+    accepted = (norms <= limit).all(axis=1) & np.isfinite(theta_r).all(axis=1)
+    keep = np.flatnonzero(accepted)
     Z, T = np.empty((keep.size, model.size)), np.empty((keep.size, model.size))
     for k, i in enumerate(keep):
         rows = local[i, : n_forget[i]]
         Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], s)
-    return keep, theta[keep], theta_r[keep], Z, T
+    return accepted, theta[keep], theta_r[keep], Z, T
 
 
 def joined(parts: list[Pairs]) -> Pairs:
