@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -45,20 +48,19 @@ def interleave(
     pause: float = PAUSE,
     settle: float = 0.0,
 ) -> dict[str, Times]:
-    """Call every candidate in turn, `repeats` rounds, each round starting at another one.
+    """Call every candidate in turn, `repeats` rounds, each round in another order: what ran before leaves its traces.
 
     Candidates must be warmed up already. `inner[name]` calls are timed together where one would be too short to time.
     settle: seconds of calls that are not timed before those that are; a core that has slept is slow for a millisecond,
     which microsecond calls would pay for and longer ones not.
     """
-    names, inner = list(calls), inner or {}
+    names, inner, orders = list(calls), inner or {}, random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     enabled = gc.isenabled()
     gc.disable()
     try:
-        for turn in range(repeats):
-            for k in range(len(names)):
-                name = names[(turn + k) % len(names)]
+        for _ in range(repeats):
+            for name in orders.sample(names, len(names)):
                 call, count = calls[name], inner.get(name, 1)
                 time.sleep(pause)
                 ready = time.perf_counter() + settle
@@ -72,3 +74,13 @@ def interleave(
         if enabled:
             gc.enable()
     return {name: Times(values) for name, values in seconds.items()}
+
+
+def stolen_seconds() -> float:
+    """Seconds since the start for which the host kept a virtual machine's cores from running, summed over cores; 0.0
+    where the system does not say (only Linux does)."""
+    try:
+        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    except OSError:
+        return 0.0
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")

@@ -10,6 +10,8 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("distributed")
 
@@ -18,13 +20,13 @@ from l2ul_fast.datasets.hdf5 import DatasetWriter
 from l2ul_fast.datasets.manifest import Manifest, describe, expand, load
 from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import counts as counting
-from l2ul_fast.distributed.pairs import PairPool
+from l2ul_fast.distributed.pairs import _Files, _opened, shares
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.experiments.distributed import scheduler_bytes
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.fitting import labels_of
-from l2ul_fast.unlearner.pairs import Drawn, full_pairs, subset_pairs
+from l2ul_fast.unlearner.pairs import full_pairs, subset_pairs
 
 N, D = 6000, 5
 CHUNK = 64
@@ -304,13 +306,19 @@ def test_lr_pairs_are_those_of_one_process(client, shards, robust):
     assert len(seen) > 10
 
 
-def test_pairs_with_rare_classes_are_drawn_again_in_the_same_order(client):
+def test_pairs_with_rare_classes_and_hidden_rows_are_those_of_one_process(client):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((3000, 3))
     y = (np.arange(3000) % 50 == 0).astype(np.uint8)  # 2 %: many subsets of 60 lack the class at first
     table, model = ArrayTable(X, y, [0, 1]), LogisticModel(3, 2, 1e-2)
     expected = subset_pairs(model, table, y, 60, 60, 1)
     assert_same_pairs(subset_pairs(model, table, y, 60, 60, 1, client=client), expected)
+    left = table.without(np.arange(2000))
+    expected = subset_pairs(model, left, y[2000:], 60, 60, 1)
+    assert expected.rows.min() >= 2000
+    assert_same_pairs(subset_pairs(model, left, y[2000:], 60, 60, 1, client=client), expected)
+    with pytest.raises(UserError, match="class 1 is too rare"):
+        subset_pairs(model, table, y, 60, 3, 1, client=client)
 
 
 def test_pairs_survive_a_killed_worker(client, shards):
@@ -437,26 +445,31 @@ def test_no_scheduler_at_the_address(monkeypatch):
             pass
 
 
-class _Noted:
-    """A client that only notes what it is asked to do."""
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 400))
+def test_shares_are_all_pairs_once_and_get_smaller(m, workers, largest):
+    runs = shares(m, workers, largest)
+    assert [i for first, last in runs for i in range(first, last)] == list(range(m))
+    sizes = [last - first for first, last in runs]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) <= largest
+    assert max(sizes) <= max(1, m // (2 * workers))  # nobody has more than half of its share in one task
+    assert sizes[-1] <= max(1, m // (48 * workers))
+    if largest >= m:
+        assert len(sizes) <= 60 * workers
 
-    def __init__(self):
-        self.tasks = []
 
-    def submit(self, function, held, ids, n_forget, key, pure):
-        self.tasks.append((key, ids, n_forget))
+def test_a_file_that_is_another_one_on_the_worker_is_refused(client, shards, tmp_path):
+    table = FileTable(shards, "train")
+    model, labels = LogisticModel(D, 2, 1e-3), labels_of(table)
+    other = _Files.of(table)._replace(fingerprint="another")
+    with pytest.raises(DataError, match="not the file that was fitted"):
+        _opened(other)
+    with pytest.raises(UserError, match="workers cannot read a"):
+        subset_pairs(model, NotATable(table), labels, 8, 30, 0, client=client)
+    table.close()
 
 
-def test_pairs_that_were_drawn_again_are_sent_with_their_own_rows():
-    pool = object.__new__(PairPool)
-    pool.client, pool.visible, pool.m, pool.s, pool.batch = _Noted(), np.arange(1000) * 3, 50, 4, 3
-    pool.drawn, pool.waiting, pool.name, pool.held = Drawn(50, 4), np.zeros(0, np.int64), "x", None
-    pool.futures, pool.numbers = {}, {}
-    rng = np.random.default_rng(0)
-    for numbers in ([3, 4, 5], [17, 40], [19], [8, 7, 6]):  # 17, 40, 19 span three numbers and are not in a row
-        ids = np.array(numbers)
-        pool.add(ids, rng.integers(0, 1000, (len(ids), 4)), ids % 4)
-    assert [pool.numbers[key].tolist() for key, _, _ in pool.client.tasks] == [[3, 4, 5], [17, 40, 19], [8, 7, 6]]
-    for key, ids, n_forget in pool.client.tasks:
-        np.testing.assert_array_equal(ids, pool.drawn.ids[pool.numbers[key]])
-        np.testing.assert_array_equal(n_forget, pool.numbers[key] % 4)
+class NotATable:
+    def __init__(self, table):
+        self.n, self.d, self.dtype = table.n, table.d, table.dtype

@@ -14,11 +14,13 @@ from l2ul_fast.unlearner.draw import (
     CLUSTER,
     HALF_SPACE,
     RANDOM,
-    _all_classes,
+    _class_sizes,
+    _has_classes,
     draw_forget_sets,
     draw_pairs,
     log_uniform,
     pairs_holding,
+    plan_pairs,
     request,
 )
 
@@ -188,8 +190,37 @@ def test_bad_draws_are_one_sentence():
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 12), st.sampled_from([np.uint8, np.int64]))
 def test_pairs_without_a_class_are_found(seed, classes, s, dtype):
     rng = np.random.default_rng(seed)
-    y = rng.choice(classes, 40, p=rng.dirichlet(np.ones(classes))).astype(dtype)
-    ids, n_forget = rng.integers(0, 40, (20, s)), rng.integers(0, s, 20)
-    there = np.unique(y)
-    expected = [set(there) <= set(y[row[r:]]) for row, r in zip(ids, n_forget, strict=True)]
-    np.testing.assert_array_equal(_all_classes(ids, n_forget, y, there), expected)
+    y = rng.choice(classes, 90, p=rng.dirichlet(np.ones(classes))).astype(dtype)
+    visible = np.sort(rng.choice(90, 40, replace=False))
+    if rng.integers(2):
+        y.flags.writeable = False  # as the labels that a worker gets
+    sizes = _class_sizes(y[visible])
+    there = set(y[visible])
+    for places in rng.integers(0, 40, (20, s)):
+        assert _has_classes(visible, places, y, sizes) == (there <= set(y[visible[places]]))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 16, 17, 200])
+def test_class_sizes(classes):
+    y = np.random.default_rng(0).integers(0, classes, 200_000).astype(np.uint8)
+    y[-1] = classes - 1
+    np.testing.assert_array_equal(_class_sizes(y), np.bincount(y))
+    assert _class_sizes(y[:0]).tolist() == [0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.booleans(), st.integers(1, 3))
+def test_a_pair_follows_from_its_number_and_only_visible_rows_are_drawn(seed, robust, classes):
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(300, 2)), rng.integers(0, classes, 300).astype(np.uint8)
+    visible = np.sort(rng.choice(300, 200, replace=False))
+    plan = plan_pairs(200, y[visible], 12, 40, robust=robust, random_state=seed)
+    ids, n_forget, _ = draw_pairs(200, y[visible], 12, 40, robust=robust, X=X[visible], random_state=seed)
+    out = np.empty(40, np.int64)
+    for i in rng.permutation(12):  # in any order, of any process
+        assert plan.draw(int(i), y, X, visible, out) == n_forget[i]
+        np.testing.assert_array_equal(out, ids[i])
+        assert set(y[visible[out[n_forget[i] :]]]) == set(y[visible])
+    other = plan_pairs(200, y[visible], 12, 40, robust=robust, random_state=seed + 1)
+    other.draw(0, y, X, visible, out)
+    assert not np.array_equal(out, ids[0])

@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from l2ul_fast.datasets.chunks import chunk_offsets
 from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
 from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
-from l2ul_fast.unlearner.pairs import Room, rows_of
+from l2ul_fast.unlearner.order import in_order
+from l2ul_fast.unlearner.pairs import subset_pairs
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 
 D = 5
@@ -116,7 +120,7 @@ def test_rows_can_be_taken_into_memory_that_is_there(files):
     source, _, _ = files
     table = FileTable(source, "all")
     X, y = all_rows(table)
-    room, rng = Room(), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     tables = [table, ArrayTable(X, y, table.classes), ArrayTable(X[:, :3].astype(np.float64), y, table.classes)]
     for size, sort in ((40, True), (7, False), (0, True), (300, True), (60, False), (1, True)):
         ids = rng.integers(0, 500, size)
@@ -124,10 +128,10 @@ def test_rows_can_be_taken_into_memory_that_is_there(files):
         for kind in tables:
             expected = kind.take(ids)
             out = np.full((size, kind.d), np.nan, kind.dtype)
-            for rows, labels in (kind.take(ids, out), room.take(kind, ids)):
-                assert rows.dtype == expected[0].dtype
-                np.testing.assert_array_equal(rows, expected[0])
-                np.testing.assert_array_equal(labels, expected[1])
+            rows, labels = kind.take(ids, out)
+            assert rows.dtype == expected[0].dtype
+            np.testing.assert_array_equal(rows, expected[0])
+            np.testing.assert_array_equal(labels, expected[1])
             np.testing.assert_array_equal(out, expected[0])
     for kind in tables:
         for bad in (500, 10**9):
@@ -136,20 +140,41 @@ def test_rows_can_be_taken_into_memory_that_is_there(files):
     table.close()
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 20), (4, 40), (30, 50)])
-def test_rows_of_pairs_are_read_in_any_order_and_found_again(files, shape):
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5000), st.sampled_from([(0, 3), (1, 1), (3, 20), (30, 50)]))
+def test_rows_in_the_order_of_the_table_are_found_again(seed, n, shape):
+    rng = np.random.default_rng(seed)
+    visible = np.sort(rng.choice(3 * n, n, replace=False))
+    places = rng.integers(0, n, shape)
+    if places.size:
+        places[0, 0], places[-1, -1] = n - 1, 0
+    rows, local, ids = in_order(places, visible)
+    np.testing.assert_array_equal(ids, visible[places])
+    np.testing.assert_array_equal(rows[local], ids)
+    np.testing.assert_array_equal(np.sort(rows), np.sort(ids.ravel()))
+    if n <= 1024:  # a part has one row
+        np.testing.assert_array_equal(rows, np.sort(rows))
+    apart = in_order(np.stack([places, places], axis=-1)[..., 0], visible)  # places that do not lie side by side
+    np.testing.assert_array_equal(apart[2], ids)
+
+
+@pytest.mark.parametrize("at_once", [100, 400_000])
+def test_pairs_of_a_file_are_those_of_its_rows_in_memory(files, at_once, monkeypatch):
+    monkeypatch.setattr("l2ul_fast.unlearner.pairs.ROWS_ENOUGH", at_once)  # one pair after the other, or all together
     source, _, _ = files
-    table = FileTable(source, "all")
-    X, y = all_rows(table)
-    ids = np.random.default_rng(1).integers(0, 500, shape)
-    ids[0, 0], ids[-1, -1] = 499, 0
-    room = Room()
-    for kind in (table, ArrayTable(X, y, table.classes)):
-        for _ in range(2):
-            rows, labels, local = rows_of(kind, ids, room)
-            assert local.shape == shape
-            np.testing.assert_array_equal(rows[local], X[ids])
-            np.testing.assert_array_equal(labels[local], y[ids])
+    table = FileTable(source, "all").without(np.arange(100, 180))
+    X, y = (np.concatenate(part) for part in zip(*[(X.copy(), y.copy()) for X, y in table.blocks()], strict=True))
+    model = LogisticModel(D, len(table.classes), 1e-2)
+    seen = []
+    found = subset_pairs(model, table, y, 30, 90, 3, progress=lambda *a: seen.append(a))
+    expected = subset_pairs(model, ArrayTable(X, y, table.classes), y, 30, 90, 3)
+    np.testing.assert_array_equal(found.rows, table.ids()[expected.rows])
+    for name in ("starts", "n_forget", "n", "theta", "theta_r", "Z", "T"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert not np.isin(found.rows, np.arange(100, 180)).any()
+    assert seen[-1] == (30, 30)
+    theta, *_ = model.fit_pairs(X, y, expected.rows.reshape(30, 90), expected.n_forget)
+    np.testing.assert_array_equal(theta, expected.theta)
     table.close()
 
 

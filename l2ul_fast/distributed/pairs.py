@@ -25,8 +25,8 @@ from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
 
-#: The smallest tasks are one of this many shares of a worker's pairs (`l2ul bench distributed`).
-TASKS = 32
+#: The smallest tasks are one of this many shares of a worker's pairs: every task takes all processes some milliseconds.
+TASKS = 48
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
@@ -104,12 +104,16 @@ def _load(model: Any, d: int, dtype: str) -> None:
 
 
 def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
-    """The pairs 0 .. m - 1 in runs that get smaller: few tasks, and nobody waits long for the last one."""
+    """The pairs 0 .. m - 1 in runs that get smaller: few tasks, and nobody waits long for the last one.
+
+    Every worker gets a run, in all half of what is left, and so on.
+    """
     smallest, edges = max(1, m // (TASKS * workers)), [0]
     while edges[-1] < m:
-        left = m - edges[-1]
-        edges.append(edges[-1] + min(left, max(smallest, min(largest, left // (2 * workers)))))
-    return list(itertools.pairwise(edges))
+        size = min(largest, max(smallest, (m - edges[-1]) // (2 * workers)))
+        for _ in range(workers):
+            edges.append(min(m, edges[-1] + size))
+    return [(first, last) for first, last in itertools.pairwise(edges) if first < last]
 
 
 def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: Progress | None = None) -> Made:

@@ -7,9 +7,11 @@ its time is recorded.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.results import Record, Run
 from l2ul_fast.tables import FileTable
-from l2ul_fast.timing import interleave, once
+from l2ul_fast.timing import interleave, once, stolen_seconds
 from l2ul_fast.unlearner.fitting import labels_of
 from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
 from l2ul_kernels import threads
@@ -36,8 +38,8 @@ from l2ul_kernels import threads
 SHARDS = 8
 #: Tasks that do nothing, to see what one costs.
 EMPTY = 2000
-#: Model name -> (pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs).
-PAIRS = {"lr": (1000, 10_000), "mlp": (200, 3000)}
+#: (model name, pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs), and a short job.
+PAIRS = (("lr", 1000, 10_000), ("mlp", 1000, 3000), ("mlp", 200, 3000))
 #: Rounds of multiply-adds, about half a second, to see what the cores give at that time.
 MULTIPLY = 80_000_000
 #: Leaves per worker that are tried beside the default.
@@ -208,11 +210,11 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
 
     Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
     the machine's (memory, shared caches), not Dask's. What workers lose that only multiply is lost before any of this:
-    cores of a virtual machine may share one of the host.
+    cores of a virtual machine may share one of the host, and the host takes time for itself (`stolen`, its share).
     """
     table = FileTable(paths, "train")
     labels = labels_of(table)
-    for name, (m, s) in PAIRS.items():
+    for name, m, s in PAIRS:
         m = max(20, int(m * share))
         s = min(s, table.n // 4)
         model = LogisticModel(table.d) if name == "lr" else MLPModel(table.d)
@@ -250,13 +252,15 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
             calls |= {f"multiply {k}": partial(multiply, k, max(clients)) for k in clients}
             for call in calls.values():
                 call()
+            begin, stolen = time.perf_counter(), stolen_seconds()
             times = interleave(calls, repeats, pause=0.05)
-        alone = times["one process"].median
+            stolen = (stolen_seconds() - stolen) / (time.perf_counter() - begin) / (os.cpu_count() or 1)
+        alone, one_worker = times["one process"].median, times["workers 1"].median
         limits = {k: times.pop(f"multiply {k}").median for k in clients}
         for k in clients:
             yield {
-                "experiment": "distributed-limit", "model": name, "method": "only multiply", "workers": k, "threads": k,
-                "wall_seconds": limits[k], "efficiency": limits[1] / limits[k],
+                "experiment": "distributed-limit", "model": name, "m": m, "method": "only multiply", "workers": k,
+                "threads": k, "wall_seconds": limits[k], "efficiency": limits[1] / limits[k], "stolen": stolen,
             }  # fmt: skip
         for method, taken in times.items():
             what, k = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
@@ -265,6 +269,7 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
                 "d": table.d, "model": name, "m": m, "s": s, "method": what,
                 "workers": 0 if method == "one process" else k, "threads": k, "wall_seconds": taken.median,
                 "spread": taken.spread, "efficiency": alone / (k * taken.median),
+                "of_one_worker": one_worker / (k * taken.median),
             }  # fmt: skip
     table.close()
 

@@ -60,7 +60,7 @@ def rows(records: list[Record]) -> list[Row]:
     for r in _find(records, experiment="distributed-pairs"):
         if not r["workers"]:
             continue
-        alone = _find(records, experiment="distributed-pairs", model=r["model"], workers=0)[0]
+        alone = _find(records, experiment="distributed-pairs", model=r["model"], m=r["m"], workers=0)[0]
         judged = r["workers"] > 1 and r.get("method") != "apart"
         who = f"{r['workers']} processes apart, without Dask" if r.get("method") == "apart" else ""
         what = f"{r['m']:,} {r['model']} pairs, s = {r['s']:,}, {who or str(r['workers']) + ' one-thread worker(s)'}"
@@ -68,13 +68,15 @@ def rows(records: list[Record]) -> list[Row]:
         goal = f">= {EFFICIENCY:.0%}" if judged else ""
         verdict = _verdict(r["efficiency"] >= EFFICIENCY) if judged else ""
         ratio = f"{r['efficiency']:.0%} parallel efficiency"
+        if judged:
+            ratio += f", {r['of_one_worker']:.0%} beside one worker"
         lines.append((what, f"{r['wall_seconds']:.2f} s", beside, ratio, goal, verdict))
     for r in _find(records, experiment="distributed-limit"):
         if r["workers"] > 1:
-            alone = _find(records, experiment="distributed-limit", model=r["model"], workers=1)[0]
-            what = f"{r['workers']} workers that only multiply, between the {r['model']} pairs"
+            alone = _find(records, experiment="distributed-limit", model=r["model"], m=r["m"], workers=1)[0]
+            what = f"{r['workers']} workers that only multiply, between the {r['m']:,} {r['model']} pairs"
             beside = f"one of them: {alone['wall_seconds']:.2f} s"
-            ratio = f"{r['efficiency']:.0%} parallel efficiency"
+            ratio = f"{r['efficiency']:.0%} parallel efficiency; the host took {r['stolen']:.1%} of the cores' time"
             lines.append((what, f"{r['wall_seconds']:.2f} s", beside, ratio, "", ""))
     for r in _find(records, experiment="distributed-tasks"):
         seconds, moved = r["seconds_per_task"], r["scheduler_bytes_per_task"]

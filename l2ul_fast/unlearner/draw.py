@@ -24,6 +24,8 @@ ROBUST = {RANDOM: 0.4, CLASS: 0.2, CLUSTER: 0.2, HALF_SPACE: 0.2}
 FULL = {RANDOM: 0.5, CLASS: 0.25, CLUSTER: 0.25}
 #: Neighbours of a row are looked for among this many rows, or 10 times as many as are wanted.
 POOL = 50_000
+#: Classes up to this many are counted one by one.
+FEW_CLASSES = 16
 #: Draws of a pair before a class that is not in it counts as too rare.
 TRIES = 20
 
@@ -44,7 +46,11 @@ def _class_sizes(y: NDArray[Any]) -> Ids:
     """(C,) rows of every class. In pieces: bincount makes an int64 copy of its input, eight times a table's labels."""
     sizes = np.zeros(int(y.max(initial=0)) + 1, np.int64)
     for start in range(0, len(y), 1 << 16):
-        sizes += np.bincount(y[start : start + (1 << 16)], minlength=len(sizes))
+        part = y[start : start + (1 << 16)]
+        if len(sizes) <= FEW_CLASSES:  # vectors of comparisons
+            sizes += [np.count_nonzero(part == c) for c in range(len(sizes))]
+        else:
+            sizes += np.bincount(part, minlength=len(sizes))
     return sizes
 
 

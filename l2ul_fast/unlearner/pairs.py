@@ -6,6 +6,7 @@ Full pairs (anchored MLP) keep theta = A(D) and retrain on D without a forget se
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from l2ul_fast.unlearner.order import in_order
 Progress = Callable[[int, int], None]
 
 #: Rows of subset pairs that are in memory at one time: at most, and how many are enough for one thread.
-ROWS_AT_ONCE, ROWS_ENOUGH = 2_000_000, 320_000
+ROWS_AT_ONCE, ROWS_ENOUGH = 2_000_000, 400_000
 #: Largest gradient entry of an accepted fit.
 CONVERGED = 1e-8
 #: Full pairs trained together (they share every pass over the data).
@@ -141,8 +142,10 @@ class PairMaker:
         self._X = np.empty((0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d), table.dtype)
 
     def batches(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The pairs first .. last - 1 in parts that fit into memory."""
-        return [(lo, min(lo + self._at_once, last)) for lo in range(first, last, self._at_once)]
+        """The pairs first .. last - 1 in equal parts that fit into memory: rows of few pairs take longer to read."""
+        parts = -(-(last - first) // self._at_once)
+        edges = [first + (last - first) * k // parts for k in range(parts + 1)]
+        return list(itertools.pairwise(edges))
 
     def make(self, first: int, last: int, progress: Progress | None = None) -> Batch:
         """The pairs first .. last - 1; progress(pairs done, m)."""
