@@ -41,6 +41,12 @@ def once(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def gain(slow: Times, quick: Times) -> float:
+    """How many times as long `slow` took as `quick`: the median over the rounds of one `interleave`, since minutes in
+    which the whole machine is slow are slow for both."""
+    return float(np.median(np.array(slow.seconds) / quick.seconds))
+
+
 def interleave(
     calls: dict[str, Callable[[], object]],
     repeats: int = 7,

@@ -15,9 +15,9 @@ from l2ul_fast.unlearner.draw import (
     HALF_SPACE,
     RANDOM,
     _class_sizes,
-    _has_classes,
     draw_forget_sets,
     draw_pairs,
+    has_classes,
     log_uniform,
     pairs_holding,
     plan_pairs,
@@ -167,6 +167,7 @@ def test_pairs_holding_rows(seed, rows):
     starts = np.r_[0, np.sort(rng.integers(0, 1500, 9)), 1500]
     flat = [k for k in range(10) if np.isin(ids.ravel()[starts[k] : starts[k + 1]], rows).any()]
     np.testing.assert_array_equal(pairs_holding(ids.ravel(), rows, starts), flat)
+    np.testing.assert_array_equal(pairs_holding(ids.astype(np.uint32).ravel(), rows, starts), flat)
     assert pairs_holding(ids, []).size == 0
 
 
@@ -197,7 +198,7 @@ def test_pairs_without_a_class_are_found(seed, classes, s, dtype):
     sizes = _class_sizes(y[visible])
     there = set(y[visible])
     for places in rng.integers(0, 40, (20, s)):
-        assert _has_classes(visible, places, y, sizes) == (there <= set(y[visible[places]]))
+        assert has_classes(visible, places, y, sizes) == (there <= set(y[visible[places]]))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 16, 17, 200])

@@ -9,7 +9,7 @@ import pytest
 from l2ul_fast.errors import UserError
 from l2ul_fast.report.readme import PAGES, PARTS, replace_part
 from l2ul_fast.results import Run, read_records, write_atomic
-from l2ul_fast.timing import Times, interleave, stolen_seconds
+from l2ul_fast.timing import Times, gain, interleave, stolen_seconds
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,6 +75,7 @@ def test_candidates_take_turns_in_another_order_every_round():
     assert slow["slow"].median > 0.01 > slow["quick"].median
     assert Times([1.0, 2.0, 3.0]).median == 2
     assert Times([2.0, 2.0, 2.0]).spread == 0
+    assert gain(Times([2.0, 20.0, 3.0]), Times([1.0, 10.0, 1.0])) == 2
     assert 0 <= stolen_seconds() < 1e9
 
 

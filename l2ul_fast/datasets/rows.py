@@ -178,3 +178,10 @@ def take_standardised(
             low, high = places.first_rows[f : f + 2]
             reader.check_chunks(ids[(ids >= low) & (ids < high)] - low)
     _gather(*places, ids, mean, inverse_scale, out.view(np.uint8), out)
+
+
+def load(d: int) -> None:
+    """Compile or load the kernel of `take_standardised`."""
+    X = np.zeros((1, d), np.float32)
+    places = Places(np.array([[address(X)]]), np.array([0, 1]), np.zeros(1, np.int64), np.array([1]))
+    take_standardised([], places, np.zeros(1, np.int64), np.zeros(d), np.ones(d), np.empty_like(X))

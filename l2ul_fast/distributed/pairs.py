@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token, worker_count
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
-from l2ul_fast.unlearner.draw import PairPlan
-from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_batch
+from l2ul_fast.unlearner.draw import PairPlan, has_classes
+from l2ul_fast.unlearner.order import in_order
+from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_batch, id_type
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
@@ -90,17 +91,22 @@ def _make_some(first: int, last: int, work: _Work) -> Batch:
             _own.maker = PairMaker(work.model, ArrayTable(*work.source), work.plan)
     parts = [_own.maker.make(lo, hi) for lo, hi in _own.maker.batches(first, last)]
     ids, *others = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Batch(ids.astype(np.uint32) if ids.max() < 2**32 else ids, *others)
+    return Batch(ids.astype(id_type(len(_own.maker.table.y)), copy=False), *others)
 
 
 def _load(model: Any, d: int, dtype: str) -> None:
-    """Compile or load what fitting a pair needs, on rows of no meaning."""
+    """Compile or load what making a pair needs, on rows of no meaning."""
+    from l2ul_fast.datasets import rows
     from l2ul_fast.datasets.chunks import fletcher32
 
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, d)).astype(dtype), np.arange(40, dtype=np.uint8) % model.n_classes
     fit_batch(model, X, y, np.arange(40)[None], np.array([1]))
+    places = np.arange(40)
+    has_classes(places, places, y, np.bincount(y))
+    in_order(places, places)
     fletcher32(np.zeros(8, np.uint8))
+    rows.load(d)
 
 
 def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
@@ -134,7 +140,7 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
     keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
     firsts, lasts = zip(*runs, strict=True)
     futures = client.map(_make_some, firsts, lasts, work=work, key=keys, pure=False)
-    first_of, made, done = dict(zip(keys, firsts, strict=True)), Made(m, plan.s), 0
+    first_of, made, done = dict(zip(keys, firsts, strict=True)), Made(m, plan.s, table), 0
     with cancelled_on_error([*futures, work]):
         for future, batch in as_completed(futures, client.loop, with_results=True):
             made.add(first_of[future.key], batch)

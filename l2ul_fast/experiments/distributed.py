@@ -29,7 +29,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.results import Record, Run
 from l2ul_fast.tables import FileTable
-from l2ul_fast.timing import interleave, once, stolen_seconds
+from l2ul_fast.timing import gain, interleave, once, stolen_seconds
 from l2ul_fast.unlearner.fitting import labels_of
 from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
 from l2ul_kernels import threads
@@ -211,6 +211,7 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
     Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
     the machine's (memory, shared caches), not Dask's. What workers lose that only multiply is lost before any of this:
     cores of a virtual machine may share one of the host, and the host takes time for itself (`stolen`, its share).
+    Efficiencies are medians of the rounds' own.
     """
     table = FileTable(paths, "train")
     labels = labels_of(table)
@@ -255,12 +256,13 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
             begin, stolen = time.perf_counter(), stolen_seconds()
             times = interleave(calls, repeats, pause=0.05)
             stolen = (stolen_seconds() - stolen) / (time.perf_counter() - begin) / (os.cpu_count() or 1)
-        alone, one_worker = times["one process"].median, times["workers 1"].median
-        limits = {k: times.pop(f"multiply {k}").median for k in clients}
+        alone, one_worker = times["one process"], times["workers 1"]
+        limits = {k: times.pop(f"multiply {k}") for k in clients}
         for k in clients:
             yield {
                 "experiment": "distributed-limit", "model": name, "m": m, "method": "only multiply", "workers": k,
-                "threads": k, "wall_seconds": limits[k], "efficiency": limits[1] / limits[k], "stolen": stolen,
+                "threads": k, "wall_seconds": limits[k].median, "efficiency": gain(limits[1], limits[k]),
+                "stolen": stolen,
             }  # fmt: skip
         for method, taken in times.items():
             what, k = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
@@ -268,8 +270,8 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
                 "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n,
                 "d": table.d, "model": name, "m": m, "s": s, "method": what,
                 "workers": 0 if method == "one process" else k, "threads": k, "wall_seconds": taken.median,
-                "spread": taken.spread, "efficiency": alone / (k * taken.median),
-                "of_one_worker": one_worker / (k * taken.median),
+                "spread": taken.spread, "efficiency": gain(alone, taken) / k,
+                "of_one_worker": gain(one_worker, taken) / k,
             }  # fmt: skip
     table.close()
 

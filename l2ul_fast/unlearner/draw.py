@@ -114,7 +114,7 @@ class PairPlan(NamedTuple):
                 first = _forget_places(kind, most, visible[out], y, X, rng)
                 r = len(first)
                 out[:r], out[r:] = out[first], np.delete(out, first)
-            if _has_classes(visible, out[r:], y, self.class_sizes):
+            if has_classes(visible, out[r:], y, self.class_sizes):
                 return r
         rare = int(np.where(self.class_sizes > 0, self.class_sizes, self.n + 1).argmin())
         raise UserError(f"class {rare} is too rare for pairs of s={self.s} rows: raise s, or leave that class out")
@@ -161,7 +161,7 @@ def draw_pairs(
     return ids, np.array(n_forget, np.int64), plan.kinds
 
 
-def _has_classes(visible: Ids, places: Ids, y: NDArray[Any], class_sizes: Ids) -> bool:
+def has_classes(visible: Ids, places: Ids, y: NDArray[Any], class_sizes: Ids) -> bool:
     """Whether the rows visible[places] have labels of every class that has any rows."""
     seen = class_sizes == 0
     key = ("classes", y.dtype, y.flags.writeable)
@@ -245,15 +245,16 @@ def _holding(ids, starts, rows, table, out):  # type: ignore[no-untyped-def]
     mask = len(table) - 1
     for i in prange(len(out)):
         for k in range(starts[i], starts[i + 1]):
-            if table[ids[k] & mask]:
-                place = np.searchsorted(rows, ids[k])
-                if place < len(rows) and rows[place] == ids[k]:
+            row = np.int64(ids[k])
+            if table[row & mask]:
+                place = np.searchsorted(rows, row)
+                if place < len(rows) and rows[place] == row:
                     out[i] = True
                     break
 
 
-def pairs_holding(ids: Ids, rows: ArrayLike, starts: ArrayLike | None = None) -> Ids:
-    """Numbers of the pairs that have any of `rows`; ids (m, s), or flat with `starts` (m + 1,)."""
+def pairs_holding(ids: NDArray[Any], rows: ArrayLike, starts: ArrayLike | None = None) -> Ids:
+    """Numbers of the pairs that have any of `rows`; ids (m, s), or flat with `starts` (m + 1,), int64 or uint32."""
     rows = np.unique(np.asarray(rows, np.int64))
     if starts is None:
         m, s = ids.shape
@@ -262,9 +263,9 @@ def pairs_holding(ids: Ids, rows: ArrayLike, starts: ArrayLike | None = None) ->
     out = np.zeros(len(starts) - 1, bool)
     table = np.zeros(1 << 16, bool)  # small enough for the nearest cache, large enough to turn most ids away
     table[rows & (len(table) - 1)] = True
-    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    flat = np.ascontiguousarray(ids, None if ids.dtype == np.uint32 else np.int64).reshape(-1)
     with parallel_entry():
-        key = ("pairs holding", flat.flags.writeable, starts.flags.writeable)
+        key = ("pairs holding", flat.dtype, flat.flags.writeable, starts.flags.writeable)
         ensure_compiled(key, _holding, lambda: _holding(flat, starts, rows, table, out[:0]))
         _holding(flat, starts, rows, table, out)
     return np.flatnonzero(out)

@@ -34,14 +34,14 @@ FULL_AT_ONCE = 128
 class Pairs:
     """m accepted pairs.
 
-    members : flat row numbers and starts (m + 1,): which rows of D a pair was made from.
+    rows : flat row numbers (uint32 where they fit) and starts (m + 1,): which rows of D a pair was made from.
     n_forget : (m,) r of each; for subset pairs the forget part comes first among the members.
     theta, theta_r : (m, p) before and after. n : (m,) rows before.
     Z, T : (m, p) features and targets of the influence head.
     rejected : pairs whose fits did not converge.
     """
 
-    rows: NDArray[np.int64]
+    rows: NDArray[Any]
     starts: NDArray[np.int64]
     n_forget: NDArray[np.int64]
     n: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Pairs:
         return len(self.n_forget)
 
     def members(self, i: int) -> NDArray[np.int64]:
-        return self.rows[self.starts[i] : self.starts[i + 1]]
+        return self.rows[self.starts[i] : self.starts[i + 1]].astype(np.int64)
 
     def holding(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers of the pairs that have one of these rows among their members, ascending."""
@@ -65,9 +65,9 @@ class Pairs:
     def without(self, gone: NDArray[np.int64]) -> Pairs:
         """The pairs but those with these numbers."""
         keep = np.setdiff1d(np.arange(len(self)), gone)
-        rows = [self.members(i) for i in keep]
+        rows = [self.rows[self.starts[i] : self.starts[i + 1]] for i in keep]
         starts = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
-        flat = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        flat = np.concatenate([self.rows[:0], *rows])
         per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
         return Pairs(
             rows=flat, starts=starts, rejected=self.rejected, full=self.full,
@@ -102,7 +102,7 @@ def subset_pairs(
     """
     plan = plan_pairs(table.n, labels, m, s, robust=robust, random_state=random_state)
     if client is None:
-        made, maker = Made(m, s), PairMaker(model, table, plan)
+        made, maker = Made(m, s, table), PairMaker(model, table, plan)
         for first, last in maker.batches(0, m):
             made.add(first, maker.make(first, last, progress))
     else:
@@ -163,11 +163,16 @@ class PairMaker:
         return Batch(ids, n_forget, *fit_batch(self.model, X, y, local, n_forget, report))
 
 
-class Made:
-    """m subset pairs of s rows in the making."""
+def id_type(n: int) -> type[np.uint32 | np.int64]:
+    """What numbers of n rows are kept in: m * s of them are most of what an unlearner holds."""
+    return np.uint32 if n <= 2**32 else np.int64
 
-    def __init__(self, m: int, s: int) -> None:
-        self._ids, self._n_forget = np.empty((m, s), np.int64), np.zeros(m, np.int64)
+
+class Made:
+    """m subset pairs of s rows of a table in the making."""
+
+    def __init__(self, m: int, s: int, table: Table) -> None:
+        self._ids, self._n_forget = np.empty((m, s), id_type(len(table.y))), np.zeros(m, np.int64)
         self._accepted = np.zeros(m, bool)
         self._found: list[NDArray[np.float64]] = []
 
