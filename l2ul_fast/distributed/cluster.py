@@ -18,9 +18,9 @@ import numba
 from l2ul_fast.errors import UserError
 from l2ul_kernels import available_cores, warmup
 
-#: Read by a library when it is loaded, so they must be there before a worker's process starts.
 #: Bytes of free memory that a worker keeps for its next task.
 KEPT = 1 << 27
+#: Read by a library when it is loaded, so they must be there before a worker's process starts.
 ONE_THREAD: dict[str, str | None] = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )  # fmt: skip
@@ -118,7 +118,7 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
         "distributed.worker.multiprocessing-method": "spawn",
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # it looks at every thread 100 times a second
-        # how every process looks after itself 50 times and twice a second: a tenth of the work of one core in all
+        # how often every process looks after itself: 50 times and twice a second took two workers 6 % of a core
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
         # Dask's workers give memory back at once, and get it again page by page with the next task

@@ -83,12 +83,13 @@ def _make_some(first: int, last: int, work: _Work) -> Batch:
     """The pairs first .. last - 1, on one thread."""
     numba.set_num_threads(1)
     if getattr(_own, "name", None) != work.name:
-        _own.name, _own.maker = work.name, None  # let go of the memory before as much is taken
+        _own.name = _own.maker = None  # let go of the memory before as much is taken
         if isinstance(work.source, _Files):
             table, visible = _opened(work.source)
             _own.maker = PairMaker(work.model, table, work.plan, visible)
         else:
             _own.maker = PairMaker(work.model, ArrayTable(*work.source), work.plan)
+        _own.name = work.name
     parts = [_own.maker.make(lo, hi) for lo, hi in _own.maker.batches(first, last)]
     ids, *others = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Batch(ids.astype(id_type(len(_own.maker.table.y)), copy=False), *others)
