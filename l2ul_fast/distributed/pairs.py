@@ -28,6 +28,10 @@ Ids = NDArray[np.int64]
 
 #: The smallest tasks are one of this many shares of a worker's pairs: every task takes all processes some milliseconds.
 TASKS = 48
+#: The share of what is left that is given out at a time: with more, one slow worker would keep the others waiting.
+AT_A_TIME = 0.6
+#: The share of all pairs that is fetched at a time, or more: to fetch a result takes milliseconds too.
+FETCHED = 0.1
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
@@ -113,11 +117,11 @@ def _load(model: Any, d: int, dtype: str) -> None:
 def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
     """The pairs 0 .. m - 1 in runs that get smaller: few tasks, and nobody waits long for the last one.
 
-    Every worker gets a run, in all half of what is left, and so on.
+    Every worker gets a run, in all AT_A_TIME of what is left, and so on.
     """
     smallest, edges = max(1, m // (TASKS * workers)), [0]
     while edges[-1] < m:
-        size = min(largest, max(smallest, (m - edges[-1]) // (2 * workers)))
+        size = min(largest, max(smallest, int((m - edges[-1]) * AT_A_TIME / workers)))
         for _ in range(workers):
             edges.append(min(m, edges[-1] + size))
     return [(first, last) for first, last in itertools.pairwise(edges) if first < last]
@@ -141,12 +145,18 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
     keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
     firsts, lasts = zip(*runs, strict=True)
     futures = client.map(_make_some, firsts, lasts, work=work, key=keys, pure=False)
-    first_of, made, done = dict(zip(keys, firsts, strict=True)), Made(m, plan.s, table), 0
+    run_of, made = dict(zip(keys, runs, strict=True)), Made(m, plan.s, table)
+    done, fetched, there = 0, 0, []
     with cancelled_on_error([*futures, work]):
-        for future, batch in as_completed(futures, client.loop, with_results=True):
-            made.add(first_of[future.key], batch)
-            future.release()
-            done += len(batch.ids)
+        for future in as_completed(futures, client.loop):
+            there.append(future)
+            first, last = run_of[future.key]
+            done += last - first
+            if done == m or done - fetched >= FETCHED * m or future.status != "finished":
+                for each, batch in zip(there, client.gather(there), strict=True):
+                    made.add(run_of[each.key][0], batch)
+                    each.release()
+                fetched, there = done, []
             if progress is not None:
                 progress(done, m)
     return made
