@@ -321,7 +321,9 @@ def test_pairs_with_rare_classes_and_hidden_rows_are_those_of_one_process(client
         subset_pairs(model, table, y, 60, 3, 1, client=client)
 
 
-def test_pairs_survive_a_killed_worker(client, shards):
+@pytest.mark.parametrize("fetched", [0.1, 1.0])  # in the end: what the worker had done is lost with it
+def test_pairs_survive_a_killed_worker(client, shards, fetched, monkeypatch):
+    monkeypatch.setattr("l2ul_fast.distributed.pairs.FETCHED", fetched)
     table = FileTable(shards, "train")
     model, labels = LogisticModel(D, 2, 1e-3), labels_of(table)
     expected = subset_pairs(model, table, labels, 200, 100, 5)

@@ -21,7 +21,7 @@ from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
 from l2ul_fast.unlearner.draw import PairPlan, has_classes
 from l2ul_fast.unlearner.order import in_order
-from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_batch, id_type
+from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_batch
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
@@ -30,8 +30,11 @@ Ids = NDArray[np.int64]
 TASKS = 48
 #: The share of what is left that is given out at a time: with more, one slow worker would keep the others waiting.
 AT_A_TIME = 0.6
-#: The share of all pairs that is fetched at a time, or more: to fetch a result takes milliseconds too.
+#: The share of all pairs that is fetched at a time, if not many rows: to fetch a result takes milliseconds too.
 FETCHED = 0.1
+
+#: Bytes of paths that go with every task, at most: to have one task hold them makes all others start 10 ms later.
+SMALL = 1 << 14
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
@@ -43,7 +46,6 @@ class _Work(NamedTuple):
     name: str
     model: Any
     source: Any
-    plan: PairPlan
 
 
 class _Files(NamedTuple):
@@ -83,20 +85,21 @@ def _same(held: Any) -> Any:
     return held
 
 
-def _make_some(first: int, last: int, work: _Work) -> Batch:
-    """The pairs first .. last - 1, on one thread."""
+def _make_some(plan: PairPlan, work: _Work) -> Batch:
+    """The pairs of a part of a plan, on one thread."""
     numba.set_num_threads(1)
     if getattr(_own, "name", None) != work.name:
         _own.name = _own.maker = None  # let go of the memory before as much is taken
         if isinstance(work.source, _Files):
             table, visible = _opened(work.source)
-            _own.maker = PairMaker(work.model, table, work.plan, visible)
+            _own.maker = PairMaker(work.model, table, plan, visible)
         else:
-            _own.maker = PairMaker(work.model, ArrayTable(*work.source), work.plan)
+            _own.maker = PairMaker(work.model, ArrayTable(*work.source), plan)
         _own.name = work.name
-    parts = [_own.maker.make(lo, hi) for lo, hi in _own.maker.batches(first, last)]
-    ids, *others = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Batch(ids.astype(id_type(len(_own.maker.table.y)), copy=False), *others)
+    _own.maker.plan = plan
+    batches = _own.maker.batches(plan.first, plan.first + len(plan.kinds))
+    parts = [_own.maker.make(lo, hi) for lo, hi in batches]
+    return Batch(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _load(model: Any, d: int, dtype: str) -> None:
@@ -109,7 +112,7 @@ def _load(model: Any, d: int, dtype: str) -> None:
     fit_batch(model, X, y, np.arange(40)[None], np.array([1]))
     places = np.arange(40)
     has_classes(places, places, y, np.bincount(y))
-    in_order(places, places)
+    in_order(places, places, np.uint32)
     fletcher32(np.zeros(8, np.uint8))
     rows.load(d)
 
@@ -127,24 +130,30 @@ def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
     return [(first, last) for first, last in itertools.pairwise(edges) if first < last]
 
 
+def _common(client: Any, name: str, model: Any, table: Table) -> Any:
+    """The _Work of all tasks of a call: itself if it is small, else a future."""
+    if isinstance(table, FileTable):
+        work = _Work(name, model, files := _Files.of(table))
+        if files.hidden is None and sum(map(len, files.paths)) <= SMALL:
+            return work
+        return client.submit(_same, work, key=f"l2ul-held-{name}", pure=False)
+    if isinstance(table, ArrayTable):
+        source = (table.X, table.y, table.classes, table.hidden)
+        return client.scatter(_Work(name, model, source), broadcast=True, hash=False)
+    raise UserError(f"workers cannot read a {type(table).__name__}")
+
+
 def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: Progress | None = None) -> Made:
     """All pairs of a plan, made by the workers of a client."""
     from distributed import as_completed
 
-    m, name = len(plan.n_forget), token()
+    m, name, most = len(plan.n_forget), token(), max(1, ROWS_AT_ONCE // plan.s)
     # the kernels for a table's dtype; a file's rows are float32
     prepare(client, _load, model, table.d, str(table.dtype))
-    if isinstance(table, FileTable):
-        work = client.submit(_same, _Work(name, model, _Files.of(table), plan), key=f"l2ul-held-{name}", pure=False)
-    elif isinstance(table, ArrayTable):
-        source = (table.X, table.y, table.classes, table.hidden)
-        work = client.scatter(_Work(name, model, source, plan), broadcast=True, hash=False)
-    else:
-        raise UserError(f"workers cannot read a {type(table).__name__}")
-    runs = shares(m, worker_count(client), max(1, ROWS_AT_ONCE // plan.s))
+    work = _common(client, name, model, table)
+    runs = shares(m, worker_count(client), most)
     keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
-    firsts, lasts = zip(*runs, strict=True)
-    futures = client.map(_make_some, firsts, lasts, work=work, key=keys, pure=False)
+    futures = client.map(_make_some, [plan.part(*run) for run in runs], work=work, key=keys, pure=False)
     run_of, made = dict(zip(keys, runs, strict=True)), Made(m, plan.s, table)
     done, fetched, there = 0, 0, []
     with cancelled_on_error([*futures, work]):
@@ -152,7 +161,7 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
             there.append(future)
             first, last = run_of[future.key]
             done += last - first
-            if done == m or done - fetched >= FETCHED * m or future.status != "finished":
+            if done == m or done - fetched >= min(FETCHED * m, most) or future.status != "finished":
                 for each, batch in zip(there, client.gather(there), strict=True):
                     made.add(run_of[each.key][0], batch)
                     each.release()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +16,15 @@ Ids = NDArray[np.int64]
 PARTS = 1024
 
 
-def in_order(places: Ids, visible: Ids) -> tuple[Ids, Ids, Ids]:
+def in_order(places: Ids, visible: Ids, dtype: Any = np.int64) -> tuple[Ids, Ids, NDArray[Any]]:
     """(rows (k,), local, ids): the row numbers visible[places] part by part of the table, where each is among them,
-    rows[local] = ids = visible[places]; places have any shape, visible ascends."""
+    rows[local] = ids = visible[places]; places have any shape, visible ascends, ids are of the dtype."""
     flat = np.ascontiguousarray(places).reshape(-1)
-    rows, local, ids = np.empty_like(flat), np.empty_like(flat), np.empty_like(flat)
+    rows, local, ids = np.empty_like(flat), np.empty_like(flat), np.empty(flat.size, dtype)
     shift = max(0, (len(visible) - 1).bit_length() - (PARTS - 1).bit_length())
     starts = np.zeros(PARTS + 1, np.int64)
-    ensure_compiled("in order", _in_order, lambda: _in_order(flat[:0], visible, shift, starts, rows, local, ids))
+    key = ("in order", ids.dtype)
+    ensure_compiled(key, _in_order, lambda: _in_order(flat[:0], visible, shift, starts, rows, local, ids))
     _in_order(flat, visible, shift, starts, rows, local, ids)
     return rows, local.reshape(places.shape), ids.reshape(places.shape)
 

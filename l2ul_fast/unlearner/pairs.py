@@ -149,15 +149,15 @@ class PairMaker:
 
     def make(self, first: int, last: int, progress: Progress | None = None) -> Batch:
         """The pairs first .. last - 1; progress(pairs done, m)."""
-        plan, table, visible, k = self.plan, self.table, self.visible, last - first
+        plan, table, visible, k, dtype = self.plan, self.table, self.visible, last - first, id_type(len(self.table.y))
         places, n_forget = np.empty((k, plan.s), np.int64), np.empty(k, np.int64)
         for i in range(k):
             n_forget[i] = plan.draw(first + i, table.y, lambda rows: table.take(rows)[0], visible, places[i])
         if isinstance(table, ArrayTable):
-            ids = visible[places]
-            X, y, local = table.X, table.y, ids
+            local = visible[places]
+            X, y, ids = table.X, table.y, local.astype(dtype)
         else:
-            rows, local, ids = in_order(places, visible)
+            rows, local, ids = in_order(places, visible, dtype)
             X, y = table.take(rows, self._X[: rows.size])
         report = None if progress is None else (lambda done, _: progress(first + done, len(plan.n_forget)))
         return Batch(ids, n_forget, *fit_batch(self.model, X, y, local, n_forget, report))
