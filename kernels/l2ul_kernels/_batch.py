@@ -17,6 +17,7 @@ from numba import prange, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._columns import PAD, add_dots, exp_negative, gather_rows, padded, residuals, scores, width_of
 from l2ul_kernels._jit import ensure_compiled, kernel
 from l2ul_kernels.mlp import Layout, layout, scratch
@@ -248,10 +249,10 @@ def engine(
     if pad.lay is not None:
         load, _, _, gradient = far_blocks(np.float64)
         S, step = scratch(pad.lay, BLOCK)
-        S = np.zeros(step * workers)
+        S = aligned_zeros(step * workers)
     else:
-        columns = np.zeros((workers, pad.width, padded(TILE)))
-        values = np.zeros((workers, pad.shape.o + 4, padded(TILE)))
+        columns = aligned_zeros((workers, pad.width, padded(TILE)))
+        values = aligned_zeros((workers, pad.shape.o + 4, padded(TILE)))
     made = Engine(
         pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, int(plain),
         np.zeros((workers, TILE), np.int64), *pad.shape, pad.width, S, step, columns, values,

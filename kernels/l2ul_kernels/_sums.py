@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._columns import CHUNK, PAD, add_dots, add_gram, gather, losses, padded, residuals, scores, width_of
 from l2ul_kernels._jit import kernel
 from l2ul_kernels._memory import fetch_add
@@ -39,8 +40,8 @@ def worker_count(n: int, p: int) -> int:
 def tile_memory(d: int, vectors: int) -> tuple[NDArray[Any], ...]:
     """ids, columns, rows, scaled of one worker, with `vectors` values per row."""
     rows = padded(TILE)
-    columns = np.zeros((width_of(d + 1), rows))
-    return np.zeros(TILE, np.int64), columns, np.zeros((vectors, rows)), np.zeros((3, CHUNK))
+    columns = aligned_zeros((width_of(d + 1), rows))
+    return np.zeros(TILE, np.int64), columns, aligned_zeros((vectors, rows)), aligned_zeros((3, CHUNK))
 
 
 @kernel(inline=True)

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._columns import CHUNK, gather, padded, width_of
 from l2ul_kernels._jit import ensure_compiled, kernel
 from l2ul_kernels._memory import fetch_add
@@ -93,7 +94,7 @@ def _memory(s: int, d: int, dtype: Any) -> tuple[NDArray[Any], ...]:
     width, rows = width_of(d + 1), padded(s)
     shapes = ((width, rows), (4, rows), (2, rows), (3, CHUNK), (3, CHUNK), (2, width, width), (4, width))
     kinds = (dtype, float, dtype, dtype, float, float, float)
-    return tuple(np.zeros(shape, kind) for shape, kind in zip(shapes, kinds, strict=True))
+    return tuple(aligned_zeros(shape, kind) for shape, kind in zip(shapes, kinds, strict=True))
 
 
 def _run_pairs(

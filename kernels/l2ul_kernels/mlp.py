@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._jit import ensure_compiled, kernel
 from l2ul_kernels.mlp_block import Shape, places
 from l2ul_kernels.mlp_far import far_blocks, far_forward, far_gradient, far_load
@@ -138,7 +139,7 @@ def scratch(lay: Layout, block: int, extra: int = 0, dtype: Any = np.float64) ->
     """(scratch of every thread, elements per thread) for blocks of `block` rows and `extra` elements more."""
     lanes_line = 64 // np.dtype(dtype).itemsize
     step = -(-(int(places.py_func(0, lay.shape(block)).end) + extra) // lanes_line) * lanes_line
-    return np.zeros(step * numba.get_num_threads(), dtype), step
+    return aligned_zeros(step * numba.get_num_threads(), dtype), step
 
 
 @kernel()

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._jit import kernel
 from l2ul_kernels.mlp import BLOCK, Layout, rows_of, scratch
 from l2ul_kernels.mlp_block import places
@@ -179,8 +180,8 @@ def polish(
     m, n = ids.shape
     _, step = scratch(lay, BLOCK)
     threads, batches = numba.get_num_threads(), -(-n // BLOCK)
-    S, picked = np.zeros(threads * step * batches), np.zeros((threads, BLOCK), np.int64)
-    memory, ratios = np.zeros((threads, (5 + 2 * MEMORY) * lay.padded)), np.zeros((threads, 2 * MEMORY))
+    S, picked = aligned_zeros(threads * step * batches), np.zeros((threads, BLOCK), np.int64)
+    memory, ratios = aligned_zeros((threads, (5 + 2 * MEMORY) * lay.padded)), np.zeros((threads, 2 * MEMORY))
     norms, losses, steps = np.zeros((m, 2)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
     what = (
         far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T, lay.padded, S, step,

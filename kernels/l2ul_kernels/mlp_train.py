@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._jit import kernel
 from l2ul_kernels.mlp import Layout, check_data, check_theta, layout, rows_of, scratch
 from l2ul_kernels.mlp_block import places
@@ -117,11 +118,11 @@ def _adam_runs(
     batches = -(-s // batch)
     block = (s + 16 * batches - 1) // (16 * batches) * 16  # whole vectors
     _, step = scratch(lay, block, dtype=np.float32)
-    T = np.zeros((m, 2, lay.padded), np.float32)
+    T = aligned_zeros((m, 2, lay.padded), np.float32)
     T[:, 0, lay.where] = start
     threads = numba.get_num_threads()
-    S = np.zeros(threads * step * batches, np.float32)
-    memory, picked = np.zeros((threads, 4 * lay.padded), np.float32), np.zeros((threads, block), np.int64)
+    S = aligned_zeros(threads * step * batches, np.float32)
+    memory, picked = aligned_zeros((threads, 4 * lay.padded), np.float32), np.zeros((threads, block), np.int64)
     orders = tuple(batch_orders(e, batches, seed) for e in (*epochs, 0)[:2])
     what = (
         far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T.reshape(-1),

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._columns import residuals
 from l2ul_kernels._emit import VECTOR_BYTES
 from l2ul_kernels._jit import FAST, kernel
 from l2ul_kernels._memory import prefetch
 from l2ul_kernels.mlp_product import NV, product, tile
-from l2ul_kernels.partitions import address
 from l2ul_kernels.request import DONE, OTHERWISE, ask_for, claim_labelled, forget_stored, unclaim
 from l2ul_kernels.request_held import (
     BITS,
@@ -50,14 +50,6 @@ CHUNK = 64
 REFINEMENTS = 3
 #: Relative residual at which it is exact for all purposes, and fewer will do.
 EXACT = 1e-12
-
-
-def aligned_zeros(size: int, dtype: Any = np.float64) -> NDArray[Any]:
-    """(size,) zeros from a cache line on: no vector of a padded line then crosses two."""
-    width = size * np.dtype(dtype).itemsize
-    room = np.zeros(width + 64, np.uint8)
-    skip = -address(room) % 64
-    return room[skip : skip + width].view(dtype)
 
 
 def newton_arrays(p: int, corrected: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

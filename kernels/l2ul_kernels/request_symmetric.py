@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._jit import FAST, kernel
-from l2ul_kernels.request_newton import aligned_zeros
 
 U = np.uint64
 PANEL = 4

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._columns import CHUNK, padded, width_of
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels._pool import spread
@@ -68,7 +69,7 @@ def _sums(
     next_block = np.zeros(1, np.int64)
     workers, rows = min(worker_count(n, p), blocks), padded(TILE)
     memory = [
-        (*tile_memory(d, 2), np.zeros((C, rows)), np.zeros((C, rows)), np.zeros((width, width)),
+        (*tile_memory(d, 2), aligned_zeros((C, rows)), aligned_zeros((C, rows)), aligned_zeros((width, width)),
          np.zeros_like(y, shape=rows), np.zeros(rows))
         for _ in range(workers)
     ]  # fmt: skip
@@ -159,8 +160,9 @@ def softmax_fit_pairs(
     thetas, norms, steps = np.zeros((m, 2, C, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
     workers = max(1, min(numba.get_num_threads(), m))
     memory = [
-        (np.zeros((width, rows)), np.zeros_like(y, shape=rows), np.ones(rows), np.zeros((C, rows)), np.zeros((2, rows)),
-         np.zeros((3, CHUNK)), np.zeros((width, width)), np.zeros((2, p, p)), np.zeros((3, C, width)), np.zeros((2, p)))
+        (aligned_zeros((width, rows)), np.zeros_like(y, shape=rows), np.ones(rows), aligned_zeros((C, rows)),
+         aligned_zeros((2, rows)), aligned_zeros((3, CHUNK)), aligned_zeros((width, width)), np.zeros((2, p, p)),
+         aligned_zeros((3, C, width)), np.zeros((2, p)))
         for _ in range(workers)
     ]  # fmt: skip
     next_pair, start = np.zeros(1, np.int64), np.zeros((C, width))

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.store import ArrayStore, Store, held_by
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._forward import direct_request
 from l2ul_kernels.forward import DirectForward
 from l2ul_kernels.request import OTHERWISE, linear_move, linear_move_single, logistic_total
 from l2ul_kernels.request_held import Held
 from l2ul_kernels.request_mlp import RequestSums, mlp_move, mlp_total
-from l2ul_kernels.request_newton import aligned_zeros
 from l2ul_kernels.request_symmetric import pack_symmetric, symmetric_move, unpack_symmetric
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class LinearStep:
             self._kept = pack_symmetric(W)
             return
         wide = -(-p // WIDE) * WIDE if single else p  # rows of float32 in whole vectors
-        self._kept = aligned_zeros(p * wide, W.dtype).reshape(p, wide)
+        self._kept = aligned_zeros((p, wide), W.dtype)
         self._kept[:, :p] = W
 
     def _penalty(self) -> tuple[Vector, float]:
