@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 #: Pool threads spin for some milliseconds after their work: with several threads, the next candidate waits until they
 #: sleep, or it would share its cores with them (see also l2ul_fast.cli.main).
@@ -41,10 +42,15 @@ def once(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def gains(slow: Times, quick: Times) -> NDArray[np.float64]:
+    """How many times as long `slow` took as `quick` in every round of one `interleave`: minutes in which the whole
+    machine is slow are slow for both."""
+    return np.array(slow.seconds) / quick.seconds
+
+
 def gain(slow: Times, quick: Times) -> float:
-    """How many times as long `slow` took as `quick`: the median over the rounds of one `interleave`, since minutes in
-    which the whole machine is slow are slow for both."""
-    return float(np.median(np.array(slow.seconds) / quick.seconds))
+    """The median of `gains`."""
+    return float(np.median(gains(slow, quick)))
 
 
 def interleave(

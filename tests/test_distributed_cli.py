@@ -130,13 +130,22 @@ def records(slow=1.0):
         {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "wall_seconds": 5.0 * slow, **moved},
         {**base, "method": "workers, few rows", "n": 1000, "workers": 2, "leaves": 1, "wall_seconds": 0.01},
         {**pair, "workers": 0, "wall_seconds": 8.0, "efficiency": 1.0},
-        {**pair, "workers": 2, "wall_seconds": 4.0 * slow, "efficiency": 1 / slow, "of_one_worker": 0.97},
+        {
+            **pair,
+            "workers": 2,
+            "wall_seconds": 4.0 * slow,
+            "efficiency": 1 / slow,
+            "of_one_worker": 0.97,
+            "rounds": 7,
+            "half_of_rounds": [0.9 / slow, 1.1 / slow],
+        },
     ]
 
 
 def test_the_table_tells_goals_reached_from_missed():
     assert [line[-1] for line in rows(records())] == ["ok", "ok", "ok", ""]
     assert [line[-1] for line in rows(records(40.0))] == ["missed", "missed", "missed", ""]
+    assert "100% parallel efficiency (half of 7 rounds: 90% to 110%), 97% beside one worker" in rows(records())[2]
 
 
 def test_the_cost_model():

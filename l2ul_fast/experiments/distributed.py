@@ -29,7 +29,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.results import Record, Run
 from l2ul_fast.tables import FileTable
-from l2ul_fast.timing import gain, interleave, once, stolen_seconds
+from l2ul_fast.timing import gain, gains, interleave, once, stolen_seconds
 from l2ul_fast.unlearner.fitting import labels_of
 from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
 from l2ul_kernels import threads
@@ -205,13 +205,15 @@ def _only_multiply() -> float:
     return float(_multiply(MULTIPLY))
 
 
-def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0) -> Iterator[Record]:
+def measure_pairs(
+    clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0, seconds: float = 0.0
+) -> Iterator[Record]:
     """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
 
     Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
     the machine's (memory, shared caches), not Dask's. What workers lose that only multiply is lost before any of this:
     cores of a virtual machine may share one of the host, and the host takes time for itself (`stolen`, its share).
-    Efficiencies are medians of the rounds' own.
+    Efficiencies are medians of the rounds' own; as many rounds as fit into `seconds` for each of PAIRS, or `repeats`.
     """
     table = FileTable(paths, "train")
     labels = labels_of(table)
@@ -251,10 +253,9 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
 
             calls |= {f"apart {k}": partial(apart, k) for k in clients if k > 1}
             calls |= {f"multiply {k}": partial(multiply, k, max(clients)) for k in clients}
-            for call in calls.values():
-                call()
+            rounds = max(repeats, int(seconds / sum(once(call) for call in calls.values())))
             begin, stolen = time.perf_counter(), stolen_seconds()
-            times = interleave(calls, repeats, pause=0.05)
+            times = interleave(calls, rounds, pause=0.05)
             stolen = (stolen_seconds() - stolen) / (time.perf_counter() - begin) / (os.cpu_count() or 1)
         for pairs in found.values():  # of the last round; comparing tens of megabytes takes a while
             if not all(np.array_equal(getattr(pairs, f), getattr(expected, f)) for f in ("rows", "theta_r", "Z")):
@@ -265,7 +266,7 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
             yield {
                 "experiment": "distributed-limit", "model": name, "m": m, "method": "only multiply", "workers": k,
                 "threads": k, "wall_seconds": limits[k].median, "efficiency": gain(limits[1], limits[k]),
-                "stolen": stolen,
+                "rounds": rounds, "stolen": stolen,
             }  # fmt: skip
         for method, taken in times.items():
             what, k = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
@@ -273,13 +274,16 @@ def measure_pairs(clients: dict[int, Any], paths: list[str], repeats: int, share
                 "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n,
                 "d": table.d, "model": name, "m": m, "s": s, "method": what,
                 "workers": 0 if method == "one process" else k, "threads": k, "wall_seconds": taken.median,
-                "spread": taken.spread, "efficiency": gain(alone, taken) / k,
+                "spread": taken.spread, "rounds": rounds, "efficiency": gain(alone, taken) / k,
+                "half_of_rounds": list(np.percentile(gains(alone, taken) / k, [25, 75])),
                 "of_one_worker": gain(one_worker, taken) / k,
             }  # fmt: skip
     table.close()
 
 
-def run_all(run: Run, rows: int, workers: int, repeats: int, pair_share: float, show: Show) -> None:
+def run_all(
+    run: Run, rows: int, workers: int, repeats: int, pair_share: float, pair_seconds: float, show: Show
+) -> None:
     """Append the records that are not there yet."""
     with tempfile.TemporaryDirectory() as folder:
         show("write the stand-in's shards", 0, 4)
@@ -295,6 +299,6 @@ def run_all(run: Run, rows: int, workers: int, repeats: int, pair_share: float, 
                     run.append(record)
             if not run.has(experiment="distributed-pairs"):
                 show("pairs", 3, 4)
-                for record in list(measure_pairs(clients, paths, repeats, pair_share)):
+                for record in list(measure_pairs(clients, paths, repeats, pair_share, pair_seconds)):
                     run.append(record)
     show("done", 4, 4)

@@ -69,7 +69,10 @@ def rows(records: list[Record]) -> list[Row]:
         verdict = _verdict(r["efficiency"] >= EFFICIENCY) if judged else ""
         ratio = f"{r['efficiency']:.0%} parallel efficiency"
         if judged:
-            ratio += f", {r['of_one_worker']:.0%} beside one worker"
+            low, high = r["half_of_rounds"]
+            ratio += (
+                f" (half of {r['rounds']} rounds: {low:.0%} to {high:.0%}), {r['of_one_worker']:.0%} beside one worker"
+            )
         lines.append((what, f"{r['wall_seconds']:.2f} s", beside, ratio, goal, verdict))
     for r in _find(records, experiment="distributed-limit"):
         if r["workers"] > 1:
