@@ -13,8 +13,8 @@ def distributed(
     rows: Annotated[int, typer.Option(min=10_000, max=11_000_000, help="Rows of the HIGGS stand-in.")] = 11_000_000,
     workers: Annotated[int | None, typer.Option(min=2, help="One-thread workers (default: as many as cores).")] = None,
     pair_share: Annotated[float, typer.Option(min=0.01, max=1, help="Share of the usual number of pairs.")] = 1.0,
-    pair_seconds: Annotated[float, typer.Option(min=0, help="Go on for so long with each kind of pairs.")] = 240,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns, at least.")] = 9,
+    pair_seconds: Annotated[float, typer.Option(min=0, help="Go on with each kind of pairs for so long.")] = 180,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 5,
     out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
         "results/distributed"
     ),
