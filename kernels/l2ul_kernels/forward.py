@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._forward import (
     HEADER,
     correction_forward,
@@ -24,7 +25,6 @@ from l2ul_kernels._forward import (
 )
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.cells import bits_per_cell
-from l2ul_kernels.partitions import address
 from l2ul_kernels.rowcounts import count_classes, count_rows, scratch
 
 #: float32 values per cache line.
@@ -44,10 +44,7 @@ def _padded(matrix: NDArray[Any], columns: int, rows: int | None = None) -> NDAr
 
 def _aligned(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     """The parts one behind the other, from a cache line on."""
-    size = sum(part.size for part in parts)
-    room = np.empty(size + ALIGN, np.float32)
-    skip = -address(room) % 64 // 4
-    flat = room[skip : skip + size]
+    flat = aligned_zeros(sum(part.size for part in parts), np.float32)
     np.concatenate([part.ravel() for part in parts], out=flat)
     return flat
 
