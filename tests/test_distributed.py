@@ -303,7 +303,8 @@ def test_lr_pairs_are_those_of_one_process(client, shards, robust):
     )
     assert_same_pairs(found, expected)
     assert seen[-1] == (70, 70)
-    assert len(seen) > 10
+    assert seen == sorted(seen)
+    assert len(seen) == len(shares(70, distributed.worker_count(client), 70)) > 5  # after every task
 
 
 def test_pairs_with_rare_classes_and_hidden_rows_are_those_of_one_process(client):
@@ -455,10 +456,11 @@ def test_shares_are_all_pairs_once_and_get_smaller(m, workers, largest):
     sizes = [last - first for first, last in runs]
     assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) <= largest
-    assert max(sizes) <= max(1, 0.6 * m / workers)  # nobody has more than six tenths of its share in one task
-    assert sizes[-1] <= max(1, m // (48 * workers))
+    # nobody has more than seven tenths of its share in one task (but of two pairs both), or waits long for the last one
+    assert max(sizes) <= max(2, 0.7 * m / workers)
+    assert sizes[-1] <= max(2, 0.4 * (m / workers) ** 0.5)
     if largest >= m:
-        assert len(sizes) <= 60 * workers
+        assert len(sizes) <= 8 * workers
 
 
 def test_a_file_that_is_another_one_on_the_worker_is_refused(client, shards, tmp_path):

@@ -121,6 +121,8 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
         # how often every process looks after itself: 50 times and twice a second took two workers 6 % of a core
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
+        # a worker gets its next task when it has finished one: a task that waits with a slow worker keeps all waiting
+        "distributed.scheduler.worker-saturation": 1.0,
         # Dask's workers give memory back at once, and get it again page by page with the next task
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": KEPT,
         "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": KEPT,
@@ -137,7 +139,11 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
 
 def worker_count(client: Any) -> int:
     """How many tasks the workers run at a time."""
-    return max(1, sum(facts["nthreads"] for facts in _workers(client).values()))
+    return _slots(_workers(client))
+
+
+def _slots(workers: dict[str, Any]) -> int:
+    return max(1, sum(facts["nthreads"] for facts in workers.values()))
 
 
 def _workers(client: Any) -> dict[str, Any]:
@@ -172,15 +178,15 @@ def once_per_host(client: Any, function: Callable[..., Any], *args: Any) -> dict
 _ready: weakref.WeakKeyDictionary[Any, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
-def prepare(client: Any, warm: Callable[..., Any] = warmup, *args: Any) -> None:
+def prepare(client: Any, warm: Callable[..., Any] = warmup, *args: Any) -> int:
     """Check that all workers have this program's versions, then let them load the kernels by warm(*args).
 
-    Done once for the same workers; they are asked again when one has joined.
+    Done once for the same workers; they are asked again when one has joined. Returns how many tasks they run at a time.
     """
-    done = _ready.setdefault(client, set())
-    wanted = {(address, f"{warm.__module__}.{warm.__qualname__}{args!r:.300}") for address in _workers(client)}
+    done, workers = _ready.setdefault(client, set()), _workers(client)
+    wanted = {(address, f"{warm.__module__}.{warm.__qualname__}{args!r:.300}") for address in workers}
     if wanted <= done:
-        return
+        return _slots(workers)
     ours = _versions()
     for address, theirs in once_per_host(client, _versions).items():
         if theirs != ours and not isinstance(theirs, Exception):
@@ -188,6 +194,7 @@ def prepare(client: Any, warm: Callable[..., Any] = warmup, *args: Any) -> None:
             raise UserError(f"the worker at {address} has {names}: results could differ, install the same versions")
     once_per_host(client, _warm, warm, args)
     done |= wanted
+    return _slots(workers)
 
 
 def _versions() -> dict[str, str]:

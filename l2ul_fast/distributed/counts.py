@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets import stream
 from l2ul_fast.datasets.manifest import Manifest, Shard, checksum, describe, expand, is_url, open_shard
-from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token, worker_count
+from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.errors import DataError, UserError
 from l2ul_kernels import Partitions, sample_row_ids, warmup
 
@@ -189,9 +189,9 @@ def stream_counts(
     manifest = source if isinstance(source, Manifest) else describe_shards(client, source)
     if partitions.n_features != manifest.d:
         raise UserError(f"the partitions are of {partitions.n_features} columns but the shards have {manifest.d}")
-    prepare(client, _load)
+    slots = prepare(client, _load)
     name = token()
-    leaves = spans(manifest, worker_count(client)) if leaves is None else leaves
+    leaves = spans(manifest, slots) if leaves is None else leaves
     graph: dict[str, Any] = {f"l2ul-held-{name}": (_same, _Held(name, partitions, by_class, part))}
     rows = {}
     for k, (i, low, high) in enumerate(leaves):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token, worker_count
+from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
 from l2ul_fast.unlearner.draw import PairPlan, has_classes
@@ -26,12 +27,13 @@ from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
 
-#: The smallest tasks are one of this many shares of a worker's pairs: every task takes all processes some milliseconds.
-TASKS = 48
+#: The smallest runs are this many times the square root of a worker's pairs: the last task's time is lost where a
+#: worker waits for another's, and every task takes all processes some milliseconds.
+SMALLEST = 0.2
 #: The share of what is left that is given out at a time: with more, one slow worker would keep the others waiting.
-AT_A_TIME = 0.6
+AT_A_TIME = 0.7
 #: The share of all pairs that is fetched at a time, if not many rows: to fetch a result takes milliseconds too.
-FETCHED = 0.1
+FETCHED = 0.4
 
 #: Bytes of paths that go with every task, at most: to have one task hold them makes all others start 10 ms later.
 SMALL = 1 << 14
@@ -120,11 +122,12 @@ def _load(model: Any, d: int, dtype: str) -> None:
 def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
     """The pairs 0 .. m - 1 in runs that get smaller: few tasks, and nobody waits long for the last one.
 
-    Every worker gets a run, in all AT_A_TIME of what is left, and so on.
+    Every worker gets a run, in all AT_A_TIME of what is left, and so on; the last few pairs are shared evenly.
     """
-    smallest, edges = max(1, m // (TASKS * workers)), [0]
-    while edges[-1] < m:
-        size = min(largest, max(smallest, int((m - edges[-1]) * AT_A_TIME / workers)))
+    smallest, size, edges = max(1, int(SMALLEST * math.sqrt(m / workers))), largest, [0]
+    while (left := m - edges[-1]) > 0:
+        few = left <= 2 * smallest * workers
+        size = min(size, -(-left // workers) if few else max(smallest, int(left * AT_A_TIME / workers)))
         for _ in range(workers):
             edges.append(min(m, edges[-1] + size))
     return [(first, last) for first, last in itertools.pairwise(edges) if first < last]
@@ -149,9 +152,9 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
 
     m, name, most = len(plan.n_forget), token(), max(1, ROWS_AT_ONCE // plan.s)
     # the kernels for a table's dtype; a file's rows are float32
-    prepare(client, _load, model, table.d, str(table.dtype))
+    slots = prepare(client, _load, model, table.d, str(table.dtype))
     work = _common(client, name, model, table)
-    runs = shares(m, worker_count(client), most)
+    runs = shares(m, slots, most)
     keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
     futures = client.map(_make_some, [plan.part(*run) for run in runs], work=work, key=keys, pure=False)
     run_of, made = dict(zip(keys, runs, strict=True)), Made(m, plan.s, table)

@@ -45,6 +45,9 @@ def _labels(y: ArrayLike, n: int) -> NDArray[Any]:
 def _class_sizes(y: NDArray[Any]) -> Ids:
     """(C,) rows of every class. In pieces: bincount makes an int64 copy of its input, eight times a table's labels."""
     sizes = np.zeros(int(y.max(initial=0)) + 1, np.int64)
+    if y.dtype == np.uint8 and len(sizes) == 2:  # zeros and ones: as truth values they are counted in no time
+        ones = np.count_nonzero(y.view(bool))
+        return np.array([len(y) - ones, ones], np.int64)
     for start in range(0, len(y), 1 << 16):
         part = y[start : start + (1 << 16)]
         if len(sizes) <= FEW_CLASSES:  # vectors of comparisons
