@@ -111,6 +111,19 @@ def test_counts_are_those_of_one_process(client, shards):
             assert len(seen) > 40
 
 
+def test_progress_of_many_leaves_follows_their_sums(client, shards, monkeypatch):
+    monkeypatch.setattr("l2ul_fast.distributed.counts.WATCHED", 10)
+    manifest = distributed.describe_shards(client, shards)
+    partitions, leaves, seen = sample_partitions(shards, 9, 4, random_state=3), many_leaves(manifest), []
+    expected = stream_counts(shards, partitions)
+    found = distributed.stream_counts(client, manifest, partitions, progress=lambda *a: seen.append(a), leaves=leaves)
+    np.testing.assert_array_equal(found, expected)
+    assert seen == sorted(seen)
+    assert seen[-1] == (N, N)
+    assert 2 <= len(seen) <= -(-len(leaves) // 16) + 1
+    np.testing.assert_array_equal(distributed.stream_counts(client, manifest, partitions, leaves=leaves), expected)
+
+
 def test_a_killed_worker_changes_nothing(client, shards):
     manifest = distributed.describe_shards(client, shards)
     partitions = sample_partitions(shards, 9, 4, random_state=0)
@@ -146,7 +159,7 @@ def test_eight_workers_count_the_same(shards):
 
 def test_a_task_that_runs_twice_returns_the_same_and_spoils_nothing(shards):
     partitions = sample_partitions(shards, 9, 4, random_state=0)
-    held = counting._Held("x", partitions, False, "all")
+    held = counting._Held("x", partitions, False, "all", 1)
     shard = describe(shards[0])
     first = counting._count(held, shard.path, shard.checksum, 0, 512)
     second = counting._count(held, shard.path, shard.checksum, 0, 512)

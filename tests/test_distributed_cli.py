@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.errors import UserError
 from l2ul_fast.report.distributed import CostModel, check, far, page_part, rows
 from l2ul_fast.report.readme import replace_part
 
@@ -117,8 +118,15 @@ def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
 # The page -----------------------------------------------------------------------------------------------------------
 
 
+def few_rows(leaves, seconds, busy, moved):
+    return {
+        "experiment": "distributed-kme", "method": "workers, few rows", "n": 1000, "workers": 2, "leaves": leaves,
+        "wall_seconds": seconds, "scheduler_seconds": busy, "scheduler_bytes": moved,
+    }  # fmt: skip
+
+
 def records(slow=1.0):
-    """A run with round numbers: 1e6 rows/s a thread, 1 ms a task, 10 ms a call, 2 workers."""
+    """A run with round numbers: 1e6 rows/s a thread, 0.9e6 with two, 1 ms a task, 10 ms a call, 2 workers."""
     base = {"experiment": "distributed-kme", "n": 10**7, "d": 28, "t": 100, "psi": 4, "shards": 8}
     moved = {"scheduler_bytes_per_shard": 2048.0 * slow}
     pair = {"experiment": "distributed-pairs", "model": "lr", "m": 1000, "s": 10_000}
@@ -126,9 +134,10 @@ def records(slow=1.0):
         {"experiment": "environment", "cpu": "a CPU", "cores": 2},
         {"experiment": "distributed-tasks", "workers": 2, "seconds_per_task": 1e-3, "scheduler_bytes_per_task": 800.0},
         {**base, "method": "one process", "threads": 1, "wall_seconds": 10.0},
-        {**base, "method": "one process", "threads": 2, "wall_seconds": 5.0},
-        {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "wall_seconds": 5.0 * slow, **moved},
-        {**base, "method": "workers, few rows", "n": 1000, "workers": 2, "leaves": 1, "wall_seconds": 0.01},
+        {**base, "method": "one process", "threads": 2, "wall_seconds": 5.0 / 0.9},
+        {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "wall_seconds": 5.5 * slow, **moved},
+        few_rows(1, 0.01, 0.005, 5000.0),
+        few_rows(16, 0.025, 0.0125, 17_000.0),  # 15 tasks more
         {**pair, "workers": 0, "wall_seconds": 8.0, "efficiency": 1.0},
         {
             **pair,
@@ -153,13 +162,20 @@ def test_the_cost_model():
     assert model.tasks(1) == 2
     assert model.tasks(20) == 20 + 2 + 1
     assert model.tasks(32_000) == 32_000 + 2000 + 125 + 8 + 1
-    assert model.seconds(10**7, 2, 20) == pytest.approx(0.01 + 5 + 0.023)
-    assert model.seconds(10**7, 2, 3) == pytest.approx(0.01 + 10 * 2 / 3 + 0.004)  # one worker has two of three leaves
-    assert check(records())[0][-1] == "+1%"
+    assert (model.task, model.busy, model.task_bytes) == pytest.approx((1e-3, 5e-4, 800))
+    assert model.seconds(10**7, 1, 1) == pytest.approx(0.01 + 10)
+    assert model.seconds(10**7, 2, 20) == pytest.approx(0.01 + 5 / 0.9 + 0.021)
+    # one worker has two of three leaves
+    assert model.seconds(10**7, 2, 3) == pytest.approx(0.01 + 10 * 2 / 3 / 0.9 + 0.002)
+    assert check(records())[0][-1] == "+2%"
     figures = dict(far(records()))
-    assert figures["counting, every worker"] == "1,000 s"
-    assert figures["scheduler busy meanwhile"] == "34 s, 3% of that"
+    assert figures["counting, every worker"] == "1,111 s"
+    assert figures["waiting for tasks, every worker"] == "0.1 s: 32 times 2.0 ms"
+    assert figures["scheduler busy meanwhile"] == "17 s, 2% of that"
     assert figures["to each worker once: seeds"] == "44.8 KB"
+    unfinished = [r for r in records() if r.get("leaves") != 16]
+    with pytest.raises(UserError, match="do not hold a finished run"):
+        CostModel.of(unfinished)
 
 
 def test_the_page_says_what_the_records_say(tmp_path):

@@ -16,7 +16,7 @@ from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
 from l2ul_fast.datasets.rows import RowReader
 from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
 from l2ul_fast.errors import DataError
-from l2ul_kernels import Partitions, assign_cells, cell_counts, pack_cells
+from l2ul_kernels import Partitions, assign_cells, cell_counts, pack_cells, threads
 
 SOURCE = "standin:test:0"
 
@@ -52,6 +52,23 @@ def test_counts_equal_the_in_memory_kernel(tmp_path, small_chunks, codec, n):
         np.testing.assert_array_equal(found, cell_counts(X[mask], partitions))
         found = stream_counts(tmp_path / "a.h5", partitions, by_class=True, part=part)
         np.testing.assert_array_equal(found, cell_counts(X[mask], partitions, (y[mask] == 7).astype(int), 2))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_one_thread_counts_the_same_with_and_without_reading_ahead(tmp_path, small_chunks, codec, monkeypatch):
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    (X, y), (more_X, more_y) = make(paths[0], 130, codec=codec), make(paths[1], 300, seed=1, codec=codec)
+    X, y = np.concatenate([X, more_X]), np.concatenate([y, more_y])
+    partitions = Partitions.sample(X, 7, 4, 0)
+    with threads(1):
+        for span, rows in ((None, slice(None)), ((64, 194), slice(64, 194)), ((0, 0), slice(0))):
+            for ahead in (True, False):
+                found = stream_counts(paths, partitions, by_class=True, span=span, ahead=ahead)
+                np.testing.assert_array_equal(found, cell_counts(X[rows], partitions, y[rows], 2))
+        monkeypatch.setattr(threading, "Thread", None)  # without reading ahead there is no other thread
+        np.testing.assert_array_equal(stream_counts(paths, partitions, ahead=False), cell_counts(X, partitions))
+        with pytest.raises(TypeError):
+            stream_counts(paths, partitions, ahead=True)
 
 
 def test_classes_keep_the_order_of_the_file(tmp_path, small_chunks):

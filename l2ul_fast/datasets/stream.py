@@ -181,9 +181,24 @@ class _Chunks:
             ) from error
         return rows
 
+    def load(
+        self, start: int, memory: NDArray[np.uint8], labels: bool
+    ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+        """X (k, d), in `memory`, and y (k,) if wanted of the chunk that begins at row `start`."""
+        file = self.file
+        raw = memory[: 4 * file.chunk_rows * file.d + 4]
+        X = raw[:-4].view(np.float32).reshape(file.chunk_rows, file.d)
+        rows = self.read(start, raw, X)
+        return X[:rows], file.y[start : start + rows] if labels else None
+
     def close(self) -> None:
         if self.handle is not None:
             self.handle.close()
+
+
+def _memory(shards: Shards) -> NDArray[np.uint8]:
+    """Bytes for any chunk."""
+    return np.empty(4 * max(file.chunk_rows for file in shards.files) * shards.d + 4, np.uint8)
 
 
 def places(shards: Shards, span: tuple[int, int] | None = None) -> list[tuple[int, int]]:
@@ -206,24 +221,19 @@ def blocks(
     """
     free: queue.Queue[Any] = queue.Queue()
     full: queue.Queue[Any] = queue.Queue()
-    largest = max(file.chunk_rows for file in shards.files)
     for _ in range(RING):
-        free.put(np.zeros(4 * largest * shards.d + 4, dtype=np.uint8))
+        free.put(_memory(shards))
 
     def read() -> None:
         try:
             for i, todo in itertools.groupby(places(shards, span), operator.itemgetter(0)):
-                file, first = shards.files[i], int(shards.first_rows[i])
-                with contextlib.closing(_Chunks(file)) as chunks:
+                first = int(shards.first_rows[i])
+                with contextlib.closing(_Chunks(shards.files[i])) as chunks:
                     for _, start in todo:
                         memory = free.get()
                         if memory is None:
                             raise _Stop
-                        raw = memory[: 4 * file.chunk_rows * shards.d + 4]
-                        X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
-                        rows = chunks.read(start, raw, X)
-                        y = file.y[start : start + rows] if labels else None
-                        full.put((first + start, X[:rows], y, memory))
+                        full.put((first + start, *chunks.load(start, memory, labels), memory))
             full.put(None)
         except _Stop:
             pass
@@ -242,6 +252,17 @@ def blocks(
     finally:  # also when the consumer stops early: the reader must not outlive the open files
         free.put(None)
         reader.join()
+
+
+def _in_turn(
+    shards: Shards, labels: bool = False, span: tuple[int, int] | None = None
+) -> Iterator[tuple[int, NDArray[np.float32], NDArray[Any] | None]]:
+    """As `blocks`, but reads when asked, without a thread: for callers that have one core and no more."""
+    memory = _memory(shards)
+    for i, todo in itertools.groupby(places(shards, span), operator.itemgetter(0)):
+        with contextlib.closing(_Chunks(shards.files[i])) as chunks:
+            for _, start in todo:
+                yield int(shards.first_rows[i]) + start, *chunks.load(start, memory, labels)
 
 
 def sample_partitions(
@@ -271,11 +292,13 @@ def stream_counts(
     part: Part = "all",
     progress: Progress | None = None,
     span: tuple[int, int] | None = None,
+    ahead: bool = True,
 ) -> NDArray[np.int64]:
     """Rows per cell of a file of any size: int64 (t, psi), or (C, t, psi) in the order of the file's classes.
 
     `part` counts only the training or only the test rows of the fixed split; `span` only the chunks that begin in these
-    rows (see `places`), so that spans which follow each other count every row once.
+    rows (see `places`), so that spans which follow each other count every row once. `ahead`: with one thread for the
+    kernel, another one reads ahead, which helps where a core is free or the disk is slow.
     """
     with opened(source) as shards:
         shape = (partitions.n_partitions, partitions.n_seeds)
@@ -297,7 +320,7 @@ def stream_counts(
 
         workers = max(1, min(numba.get_num_threads(), len(places(shards, span))))
         done = 0
-        for rows in _pass(shards, workers, by_class, count, total, span):
+        for rows in _pass(shards, workers, by_class, count, total, span, ahead):
             done += rows
             if progress is not None:
                 progress(done, shards.n)
@@ -308,15 +331,15 @@ def stream_counts(
 
 def _pass(
     shards: Shards, workers: int, labels: bool, count: Callable[..., None], total: NDArray[np.int64],
-    span: tuple[int, int] | None,
+    span: tuple[int, int] | None, ahead: bool,
 ) -> Iterator[int]:  # fmt: skip
     """Let `count(first row, X, y, out)` add all chunks to `total`; yields the rows of each chunk when it is done.
 
-    One worker: a thread reads ahead. Several: each reads, checks and counts chunks of its own on one core; nobody
-    waits for anybody, and reading is not limited to one thread. Integers add up the same in any order.
+    One worker: a thread reads ahead, if wanted. Several: each reads, checks and counts chunks of its own on one core;
+    nobody waits for anybody, and reading is not limited to one thread. Integers add up the same in any order.
     """
     if workers == 1:
-        for first, X, y in blocks(shards, labels, span):
+        for first, X, y in (blocks if ahead else _in_turn)(shards, labels, span):
             count(first, X, y, total)
             yield len(X)
         return
@@ -329,19 +352,15 @@ def _pass(
         try:
             numba.set_num_threads(1)  # of this thread only
             own = np.zeros_like(total)
-            memory = np.empty(4 * max(f.chunk_rows for f in shards.files) * shards.d + 4, np.uint8)
+            memory = _memory(shards)
             while not stop.is_set():
                 with taking:
                     i, start = next(todo, (-1, 0))
                 if i < 0:
                     break
-                file = shards.files[i]
-                raw = memory[: 4 * file.chunk_rows * shards.d + 4]
-                X = raw[:-4].view(np.float32).reshape(file.chunk_rows, shards.d)
-                rows = files[i].read(start, raw, X)
-                y = file.y[start : start + rows] if labels else None
-                count(int(shards.first_rows[i]) + start, X[:rows], y, own)
-                finished.put(rows)
+                X, y = files[i].load(start, memory, labels)
+                count(int(shards.first_rows[i]) + start, X, y, own)
+                finished.put(len(X))
             finished.put(own)
         except BaseException as error:
             finished.put(error)

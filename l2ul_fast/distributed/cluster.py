@@ -10,8 +10,9 @@ import sys
 import threading
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 
@@ -139,11 +140,21 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
 
 def worker_count(client: Any) -> int:
     """How many tasks the workers run at a time."""
-    return _slots(_workers(client))
+    return _slots(_workers(client)).all
 
 
-def _slots(workers: dict[str, Any]) -> int:
-    return max(1, sum(facts["nthreads"] for facts in workers.values()))
+class Slots(NamedTuple):
+    """How many tasks workers run at a time: all of them, and at most those of one host."""
+
+    all: int
+    of_host: int
+
+
+def _slots(workers: dict[str, Any]) -> Slots:
+    by_host: Counter[str] = Counter()
+    for facts in workers.values():
+        by_host[facts["host"]] += facts["nthreads"]
+    return Slots(max(1, by_host.total()), max(by_host.values(), default=1))
 
 
 def _workers(client: Any) -> dict[str, Any]:
@@ -178,7 +189,7 @@ def once_per_host(client: Any, function: Callable[..., Any], *args: Any) -> dict
 _ready: weakref.WeakKeyDictionary[Any, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
 
 
-def prepare(client: Any, warm: Callable[..., Any] = warmup, *args: Any) -> int:
+def prepare(client: Any, warm: Callable[..., Any] = warmup, *args: Any) -> Slots:
     """Check that all workers have this program's versions, then let them load the kernels by warm(*args).
 
     Done once for the same workers; they are asked again when one has joined. Returns how many tasks they run at a time.

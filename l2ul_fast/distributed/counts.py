@@ -22,7 +22,7 @@ from l2ul_fast.datasets import stream
 from l2ul_fast.datasets.manifest import Manifest, Shard, checksum, describe, expand, is_url, open_shard
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.errors import DataError, UserError
-from l2ul_kernels import Partitions, sample_row_ids, warmup
+from l2ul_kernels import Partitions, available_cores, sample_row_ids, warmup
 
 Progress = Callable[[int, int | None], None]
 
@@ -33,6 +33,9 @@ LEAF_BYTES = 64 << 20
 LEAVES = 32
 #: Arrays that one sum adds up.
 FAN_IN = 16
+#: Up to this many leaves progress follows every one, beyond it the first sums: of each task it follows the client is
+#: told, and must let go of it, which keeps the scheduler busy.
+WATCHED = 128
 
 
 def describe_shards(client: Any, source: Sequence[str | os.PathLike[str]], known: Sequence[Shard] = ()) -> Manifest:
@@ -147,8 +150,8 @@ def _partitions_of(name: str, held: _Held) -> Partitions:
 class _Held:
     """What all leaves share: arrays, not Partitions, which hold addresses of this process once they were used."""
 
-    def __init__(self, name: str, partitions: Partitions, by_class: bool, part: str) -> None:
-        self.name, self.by_class, self.part = name, by_class, part
+    def __init__(self, name: str, partitions: Partitions, by_class: bool, part: str, of_host: int) -> None:
+        self.name, self.by_class, self.part, self.of_host = name, by_class, part, of_host
         self.arrays = (partitions.seeds, partitions.row_ids, partitions.mean, partitions.scale)
 
     def __hash__(self) -> int:
@@ -167,8 +170,11 @@ def _count(held: _Held, path: str, expected: str, low: int, high: int) -> NDArra
     """Counts of the rows low .. high - 1 of a shard, on one thread."""
     numba.set_num_threads(1)
     partitions = _partitions_of(held.name, held)
+    # a second thread to read takes time from other workers, unless a core is free or the network takes longer
+    ahead = is_url(path) or held.of_host < available_cores()
     return stream.stream_counts(
-        _opened(path, expected), partitions, held.by_class, held.part, span=(low, high)  # type: ignore[arg-type]
+        _opened(path, expected), partitions, held.by_class, held.part,  # type: ignore[arg-type]
+        span=(low, high), ahead=ahead,
     )  # fmt: skip
 
 
@@ -191,15 +197,15 @@ def stream_counts(
         raise UserError(f"the partitions are of {partitions.n_features} columns but the shards have {manifest.d}")
     slots = prepare(client, _load)
     name = token()
-    leaves = spans(manifest, slots) if leaves is None else leaves
-    graph: dict[str, Any] = {f"l2ul-held-{name}": (_same, _Held(name, partitions, by_class, part))}
+    leaves = spans(manifest, slots.all) if leaves is None else leaves
+    graph: dict[str, Any] = {f"l2ul-held-{name}": (_same, _Held(name, partitions, by_class, part, slots.of_host))}
     rows = {}
     for k, (i, low, high) in enumerate(leaves):
         shard = manifest.shards[i]
         graph[f"l2ul-count-{name}-{k}"] = (_count, f"l2ul-held-{name}", shard.path, shard.checksum, low, high)
         rows[f"l2ul-count-{name}-{k}"] = high - low
-    top = _sums(graph, list(rows), name)
-    total = _compute(client, graph, rows, top, progress)
+    sums, top = _sums(graph, rows, name)
+    total = _compute(client, graph, rows if len(rows) <= WATCHED else sums, top, progress)
     wanted = manifest.rows_of(part)
     counted = total.reshape(-1, *total.shape[-2:]).sum(axis=0).sum(axis=1)
     if not (counted == wanted).all():  # cannot happen by a lost or repeated task; a file with a wrong header could
@@ -215,23 +221,28 @@ def _load() -> None:
     fletcher32(np.zeros(8, np.uint8))
 
 
-def _sums(graph: dict[str, Any], keys: list[str], name: str) -> str:
-    """Add a tree of sums of `keys` to the graph; returns the key of the total."""
-    level = 0
+def _sums(graph: dict[str, Any], rows: dict[str, int], name: str) -> tuple[dict[str, int], str]:
+    """Add a tree of sums of the keys of `rows` to the graph; (rows of the first sums, key of the total)."""
+    first: dict[str, int] = {}
+    keys, level = list(rows), 0
     while len(keys) > 1 or level == 0:
         parts = [keys[k : k + FAN_IN] for k in range(0, len(keys), FAN_IN)]
         keys = [f"l2ul-sum-{name}-{level}-{k}" for k in range(len(parts))]
         graph.update({key: (_add, part) for key, part in zip(keys, parts, strict=True)})
+        if level == 0:
+            first = {key: sum(rows[leaf] for leaf in part) for key, part in zip(keys, parts, strict=True)}
         level += 1
-    return keys[0]
+    return first, keys[0]
 
 
 def _compute(
     client: Any, graph: dict[str, Any], rows: dict[str, int], top: str, progress: Progress | None
 ) -> NDArray[np.int64]:
+    """The result of `top`; progress follows the tasks of `rows`, which says how many rows each stands for."""
     from distributed import as_completed
 
     done, all_rows = 0, sum(rows.values())
+    rows = {} if progress is None else {key: n for key, n in rows.items() if key != top}
     *futures, total = client.get(graph, [*rows, top], sync=False)
     with cancelled_on_error([*futures, total]):
         for future in as_completed([*futures, total], client.loop):

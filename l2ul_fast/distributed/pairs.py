@@ -154,7 +154,7 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
     # the kernels for a table's dtype; a file's rows are float32
     slots = prepare(client, _load, model, table.d, str(table.dtype))
     work = _common(client, name, model, table)
-    runs = shares(m, slots, most)
+    runs = shares(m, slots.all, most)
     keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
     futures = client.map(_make_some, [plan.part(*run) for run in runs], work=work, key=keys, pure=False)
     run_of, made = dict(zip(keys, runs, strict=True)), Made(m, plan.s, table)

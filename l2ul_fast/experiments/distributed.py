@@ -44,8 +44,8 @@ PAIRS = (("lr", 1000, 10_000), ("mlp", 1000, 3000), ("mlp", 200, 3000))
 MULTIPLY = 80_000_000
 #: Leaves per worker that are tried beside the default.
 LEAVES = (4, 16, 64, 160)
-#: Rows of a data set so small that counting it shows what a call costs.
-FEW = 1000
+#: Rows of a data set so small that counting it shows what a call costs, and leaves that show what tasks cost.
+FEW, FEW_LEAVES = 1000, 128
 
 Show = Callable[[str, int, int], None]
 
@@ -153,9 +153,11 @@ def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> I
     few = Path(paths[0]).with_name("few.h5")
     _write(few, 0, FEW)
     small = distributed.describe_shards(clients[max(clients)], [few])
-    calls["few"] = lambda: distributed.stream_counts(clients[max(clients)], small, partitions)
-    facts["few"] = {"method": "workers, few rows", "workers": max(clients), "threads": max(clients), "leaves": 1}
-    facts["few"] |= {"n": FEW, "shards": 1}
+    for count in (1, FEW_LEAVES):  # all leaves but one have no rows: what takes time are the tasks
+        name, leaves = f"few {count}", [(0, 0, FEW), *[(0, 0, 0)] * (count - 1)]
+        calls[name] = partial(distributed.stream_counts, clients[max(clients)], small, partitions, leaves=leaves)
+        facts[name] = {"method": "workers, few rows", "workers": max(clients), "threads": max(clients)}
+        facts[name] |= {"n": FEW, "shards": 1, "leaves": count}
     for call in calls.values():
         call()
     for name, taken in interleave(calls, repeats, pause=0.05).items():
@@ -163,11 +165,21 @@ def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> I
         record = {**base, **found, "wall_seconds": taken.median, "spread": taken.spread}
         if "workers" in found:
             client = clients[found["workers"]]
-            before = scheduler_bytes(client)
+            before, busy = scheduler_bytes(client), _loop_seconds(client)
             calls[name]()
-            moved = scheduler_bytes(client) - before
+            busy, moved = _loop_seconds(client) - busy, scheduler_bytes(client) - before
             record |= {"scheduler_bytes": moved, "scheduler_bytes_per_shard": moved / record["shards"]}
+            record["scheduler_seconds"] = busy
         yield record
+
+
+def _loop_seconds(client: Any) -> float:
+    """CPU seconds so far of the thread that runs the scheduler of a local cluster, and this client's messages too."""
+
+    async def count() -> float:
+        return time.thread_time()
+
+    return float(client.sync(count))
 
 
 def _leaves(manifest: Manifest, workers: int, per_worker: int) -> list[tuple[int, int, int]]:

@@ -1,7 +1,8 @@
 """Dask workers beside one process, as a table and a plot; and the cost model of docs/distributed.md.
 
-The model has four figures, all measured apart from what it is checked on: rows per second of one thread (one process),
-seconds of a task that does nothing, seconds of counting next to no rows, bytes the scheduler gets per task.
+The model has five figures, all measured apart from what it is checked on: rows per second of a thread while all cores
+count (one process), seconds of a call for next to no rows, seconds of a leaf without rows, of which the scheduler's
+own, and bytes the scheduler gets per task.
 """
 
 from __future__ import annotations
@@ -96,10 +97,12 @@ def _verdict(reached: bool) -> str:
 class CostModel:
     """seconds(n, workers, leaves) of counting; see docs/distributed.md."""
 
-    rate: float  #: rows per second of one thread
-    task: float  #: seconds of an empty task
-    call: float  #: seconds of counting next to no rows
+    rates: dict[int, float]  #: rows per second of one thread, by the number of threads that count at that time
+    task: float  #: seconds of a task of leaves without rows
+    busy: float  #: CPU seconds the scheduler has of it
+    call: float  #: seconds of counting next to no rows in one leaf
     task_bytes: float  #: bytes the scheduler receives per task
+    workers: int  #: that these were measured with
     d: int
     held_bytes: int  #: what every worker gets once: the seeds
     result_bytes: int  #: what a leaf returns, and passes to its sum
@@ -108,17 +111,22 @@ class CostModel:
     def of(cls, records: list[Record]) -> CostModel:
         """From a run's records; UserError if it is not finished."""
         kme = _find(records, experiment="distributed-kme")
-        alone, few = _find(kme, method="one process", threads=1), _find(kme, method="workers, few rows")
-        tasks = _find(records, experiment="distributed-tasks")
-        if not (alone and few and tasks):
+        alone, few = _find(kme, method="one process"), _find(kme, method="workers, few rows")
+        few.sort(key=lambda r: r["leaves"])
+        if not alone or len(few) < 2:
             raise UserError(f"these records do not hold a finished run: {COMMAND}")
-        r = alone[0]
+        r, one, many = alone[0], few[0], few[-1]
+        more = cls.tasks(many["leaves"]) - cls.tasks(one["leaves"])
+        task, busy, moved = (
+            (many[name] - one[name]) / more for name in ("wall_seconds", "scheduler_seconds", "scheduler_bytes")
+        )
         return cls(
-            r["n"] / r["wall_seconds"], tasks[0]["seconds_per_task"], few[0]["wall_seconds"],
-            tasks[0]["scheduler_bytes_per_task"], r["d"], 4 * r["t"] * r["psi"] * r["d"], 8 * r["t"] * r["psi"],
+            {r["threads"]: r["n"] / r["wall_seconds"] / r["threads"] for r in alone}, task, busy, one["wall_seconds"],
+            moved, one["workers"], r["d"], 4 * r["t"] * r["psi"] * r["d"], 8 * r["t"] * r["psi"],
         )  # fmt: skip
 
-    def tasks(self, leaves: int) -> int:
+    @staticmethod
+    def tasks(leaves: int) -> int:
         """Leaves and the sums above them."""
         total, level = leaves, leaves
         while level > 1:
@@ -126,10 +134,15 @@ class CostModel:
             total += level
         return max(total, leaves + 1)
 
+    @property
+    def rate(self) -> float:
+        """Rows per second of one thread while all cores count."""
+        return self.rates[max(self.rates)]
+
     def seconds(self, n: int, workers: int, leaves: int) -> float:
         """Where scheduler, client and workers share the cores: a task's cost adds to the work."""
         busiest = math.ceil(leaves / workers) / leaves  # share of the rows that the last one to finish counts
-        return self.call + busiest * n / self.rate + self.tasks(leaves) * self.task
+        return self.call + busiest * n / self.rates[workers] + (self.tasks(leaves) - self.tasks(1)) * self.task
 
 
 def check(records: list[Record]) -> list[Row]:
@@ -155,14 +168,15 @@ def far(records: list[Record]) -> list[Row]:
     n, workers = FAR
     leaves = LEAVES * workers
     tasks, leaf = model.tasks(leaves), n / leaves
-    work, busy = n / workers / model.rate, model.tasks(leaves) * model.task
+    work, busy, gap = n / workers / model.rate, tasks * model.busy, model.workers * model.task
     read = 4 * model.d * model.rate
-    total = max(work, busy) + leaf / model.rate + model.call
+    total = max(work + LEAVES * gap, busy) + leaf / model.rate + model.call
     return [
         ("rows, columns, one-thread workers", f"{n:.0e} x {model.d}, {workers:,}"),
         ("leaves per worker, rows per leaf", f"{LEAVES}, {leaf:,.0f} ({_size(4 * model.d * leaf)})"),
         ("tasks, sums included", f"{tasks:,}"),
         ("counting, every worker", f"{work:,.0f} s"),
+        ("waiting for tasks, every worker", f"{LEAVES * gap:,.1f} s: {LEAVES} times {gap * 1e3:.1f} ms"),
         ("scheduler busy meanwhile", f"{busy:,.0f} s, {busy / work:.0%} of that"),
         ("waiting for the last leaf, at worst", f"{leaf / model.rate:,.1f} s"),
         ("a call without rows", f"{model.call:.2f} s"),
@@ -185,9 +199,11 @@ def page_part(records_file: Path) -> str:
         return f"Not measured yet: `{COMMAND}`."
     records = read_records(records_file)
     model = CostModel.of(records)
+    rates = ", ".join(f"{rate:,.0f} rows/s ({k} at a time)" for k, rate in sorted(model.rates.items()))
     figures = (
-        f"v = {model.rate:,.0f} rows/s (one process, one thread), c = {model.task * 1e3:.2f} ms (an empty task), "
-        f"f = {model.call * 1e3:.0f} ms (counting a thousand rows), b = {model.task_bytes:,.0f} bytes per task"
+        f"v = {rates}, f = {model.call * 1e3:.0f} ms (counting a thousand rows), c = {model.task * 1e3:.2f} ms "
+        f"(a leaf without rows), of which {model.busy * 1e3:.2f} ms in the scheduler and the client's messages, "
+        f"b = {model.task_bytes:,.0f} bytes per task"
     )
     return "\n\n".join([
         "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. "
