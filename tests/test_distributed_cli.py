@@ -115,6 +115,24 @@ def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["big.h5"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path, seconds):
+    pytest.importorskip("distributed")
+    words = ["bench", "distributed", "--rows", 50_000, "--pair-share", 0.02, "--repeats", 1, "--out", tmp_path / "r"]
+    words += ["--workers", 2, "--pair-seconds", seconds, "--json"]
+    found = [json.loads(line) for line in run(*words).stdout.splitlines()]
+    judged = [r for r in found if r.get("method") == "workers" and r["experiment"] == "distributed-pairs"]
+    assert [(r["model"], r["workers"]) for r in judged] == [(m, k) for m in ("lr", "mlp", "mlp") for k in (1, 2)]
+    assert all(r["rounds"] > 1 for r in judged if r["workers"] == 2) == bool(seconds)
+    assert len(check(found)) == 6
+    assert {line[-1] for line in rows(found)} <= {"ok", "missed", ""}
+    if seconds:
+        kept = (tmp_path / "r" / "records.jsonl").read_text()
+        run(*words)
+        assert (tmp_path / "r" / "records.jsonl").read_text() == kept
+
+
 # The page -----------------------------------------------------------------------------------------------------------
 
 

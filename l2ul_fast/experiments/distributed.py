@@ -7,17 +7,15 @@ its time is recorded (pairs: that of the last round).
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from l2ul_fast import distributed
@@ -26,22 +24,16 @@ from l2ul_fast.datasets.standin import fill, load_model
 from l2ul_fast.datasets.stream import sample_partitions, stream_counts
 from l2ul_fast.datasets.writer import DatasetWriter
 from l2ul_fast.errors import UserError
-from l2ul_fast.models import LogisticModel, MLPModel
+from l2ul_fast.experiments.distributed_pairs import PairJob, pair_records, pair_turns
 from l2ul_fast.results import Record, Run
 from l2ul_fast.tables import FileTable
-from l2ul_fast.timing import Times, gain, gains, interleave, once, stolen_seconds
-from l2ul_fast.unlearner.fitting import labels_of
-from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
+from l2ul_fast.timing import interleave, once
 from l2ul_kernels import threads
 
 #: Shards the stand-in is cut into.
 SHARDS = 8
 #: Tasks that do nothing, to see what one costs.
 EMPTY = 2000
-#: (model name, pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs), and a short job.
-PAIRS = (("lr", 1000, 10_000), ("mlp", 1000, 3000), ("mlp", 200, 3000))
-#: Rounds of multiply-adds, about half a second, to see what the cores give at that time.
-MULTIPLY = 80_000_000
 #: Leaves per worker that are tried beside the default.
 LEAVES = (4, 16, 64, 160)
 #: Rows of a data set so small that counting it shows what a call costs, and leaves that show what tasks cost.
@@ -191,133 +183,30 @@ def _check(found: Any, expected: Any) -> None:
         raise UserError("the workers' counts are not those of one process: this is a defect, please report it")
 
 
-@lru_cache(maxsize=1)
-def _opened(paths: tuple[str, ...]) -> tuple[FileTable, Any]:
-    table = FileTable(list(paths), "train")
-    return table, labels_of(table)
-
-
-def _pairs_apart(model: Any, paths: tuple[str, ...], m: int, s: int, seed: int) -> int:
-    """m pairs drawn, read and fitted by one process on one thread; how many were accepted."""
-    with threads(1):
-        return len(subset_pairs(model, *_opened(paths), m, s, seed))
-
-
-@numba.njit(nogil=True, cache=True, fastmath=True)
-def _multiply(n):  # type: ignore[no-untyped-def]
-    """n rounds of multiply-adds on 32 numbers: registers only, no memory."""
-    a = np.zeros(32)
-    for _ in range(n):
-        for j in range(32):
-            a[j] = a[j] * 0.999 + 0.5
-    return a[0]
-
-
-def _only_multiply() -> float:
-    return float(_multiply(MULTIPLY))
-
-
-def measure_pairs(
-    clients: dict[int, Any], paths: list[str], repeats: int, share: float = 1.0, seconds: float = 0.0
-) -> Iterator[Record]:
-    """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
-
-    Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
-    the machine's (memory, shared caches), not Dask's. What workers lose that only multiply is lost before any of this:
-    cores of a virtual machine may share one of the host, and the host takes time for itself (`stolen`, its share).
-    Efficiencies are medians of the rounds' own: `repeats` rounds of all, then as many as fit into `seconds` of one
-    process and the most workers alone, since single rounds differ by a tenth on machines that are shared.
-    """
-    table = FileTable(paths, "train")
-    labels = labels_of(table)
-    for name, m, s in PAIRS:
-        m = max(20, int(m * share))
-        s = min(s, table.n // 4)
-        model = LogisticModel(table.d) if name == "lr" else MLPModel(table.d)
-        make = partial(subset_pairs, model, table, labels, m, s, 0)
-        with threads(1):
-            expected = make()
-
-            def here(make: Callable[..., Pairs] = make) -> None:
-                with threads(1):
-                    make()
-
-            found: dict[int, Pairs] = {}
-
-            def there(k: int, make: Callable[..., Pairs] = make, found: dict[int, Pairs] = found) -> None:
-                found.pop(k, None)
-                found[k] = make(client=clients[k])
-
-            calls: dict[str, Callable[[], object]] = {"one process": here}
-            calls |= {f"workers {k}": partial(there, k) for k in clients}
-
-            def apart(k: int, model: Any = model, m: int = m, s: int = s) -> None:
-                jobs = [(model, tuple(paths), m // k, s, seed) for seed in range(k)]
-                client = clients[k]
-                client.gather(
-                    [client.submit(_pairs_apart, *job, pure=False, workers=[address])
-                     for job, address in zip(jobs, client.scheduler_info()["workers"], strict=True)]
-                )  # fmt: skip
-
-            def multiply(k: int, of: int) -> None:
-                client = clients[of]
-                chosen = list(client.scheduler_info()["workers"])[:k]
-                client.gather([client.submit(_only_multiply, pure=False, workers=[address]) for address in chosen])
-
-            calls |= {f"apart {k}": partial(apart, k) for k in clients if k > 1}
-            calls |= {f"multiply {k}": partial(multiply, k, max(clients)) for k in clients}
-            for call in calls.values():
-                call()
-            judged = {name: calls[name] for name in ("one process", f"workers {max(clients)}")}
-            rounds = int(seconds / sum(once(call) for call in judged.values()))
-            begin, stolen = time.perf_counter(), stolen_seconds()
-            times = interleave(calls, repeats, pause=0.05)
-            more = interleave(judged, rounds, pause=0.05)
-            stolen = (stolen_seconds() - stolen) / (time.perf_counter() - begin) / (os.cpu_count() or 1)
-        for pairs in found.values():  # of the last round; comparing tens of megabytes takes a while
-            if not all(np.array_equal(getattr(pairs, f), getattr(expected, f)) for f in ("rows", "theta_r", "Z")):
-                raise UserError("the workers' pairs are not those of one process: this is a defect, please report it")
-        alone, one_worker = times["one process"], times["workers 1"]
-        limits = {k: times.pop(f"multiply {k}") for k in clients}
-        often = {name: Times(times[name].seconds + more[name].seconds) for name in judged}
-        for k in clients:
-            yield {
-                "experiment": "distributed-limit", "model": name, "m": m, "method": "only multiply", "workers": k,
-                "threads": k, "wall_seconds": limits[k].median, "efficiency": gain(limits[1], limits[k]),
-                "rounds": repeats, "stolen": stolen,
-            }  # fmt: skip
-        for method in times:
-            taken, beside = (often[method], often["one process"]) if method in often else (times[method], alone)
-            what, k = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
-            yield {
-                "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n,
-                "d": table.d, "model": name, "m": m, "s": s, "method": what,
-                "workers": 0 if method == "one process" else k, "threads": k, "wall_seconds": taken.median,
-                "spread": taken.spread, "rounds": len(taken.seconds), "efficiency": gain(beside, taken) / k,
-                "half_of_rounds": list(np.percentile(gains(beside, taken) / k, [25, 75])),
-                "of_one_worker": gain(one_worker, times[method]) / k,
-            }  # fmt: skip
-    table.close()
-
-
 def run_all(
     run: Run, rows: int, workers: int, repeats: int, pair_share: float, pair_seconds: float, show: Show
 ) -> None:
     """Append the records that are not there yet."""
     with tempfile.TemporaryDirectory() as folder:
-        show("write the stand-in's shards", 0, 4)
+        show("write the stand-in's shards", 0, 5)
         paths = write_shards(Path(folder), rows)
-        with distributed.connect(workers=1) as one, distributed.connect(workers=workers) as many:
-            clients = {1: one, workers: many}
-            if not run.has(experiment="distributed-tasks"):
-                show("empty tasks", 1, 4)
-                run.append(measure_tasks(many, workers, repeats))
-            if not run.has(experiment="distributed-kme", n=rows):
-                show("count", 2, 4)
-                for record in list(measure_counts(clients, paths, repeats)):
-                    run.append(record)
-            if not run.has(experiment="distributed-pairs"):
-                show("pairs", 3, 4)
-                for record in list(measure_pairs(clients, paths, repeats, pair_share, pair_seconds)):
-                    run.append(record)
-    show("done", 4, 4)
+        table = FileTable(paths, "train")
+        jobs: list[PairJob] = []
+        with distributed.connect(workers=workers) as many:
+            with distributed.connect(workers=1) as one:
+                clients = {1: one, workers: many}
+                if not run.has(experiment="distributed-tasks"):
+                    show("empty tasks", 1, 5)
+                    run.append(measure_tasks(many, workers, repeats))
+                if not run.has(experiment="distributed-kme", n=rows):
+                    show("count", 2, 5)
+                    for record in list(measure_counts(clients, paths, repeats)):
+                        run.append(record)
+                if not run.has(experiment="distributed-pairs"):
+                    show("pairs, all in turn", 3, 5)
+                    jobs = list(pair_turns(clients, table, repeats, pair_share))
+            show("pairs, one process and all workers in turn", 4, 5)
+            for record in [r for job in jobs for r in pair_records(many, workers, job, table, pair_seconds)]:
+                run.append(record)
+        table.close()
+    show("done", 5, 5)
