@@ -391,6 +391,19 @@ def test_workers_have_one_thread_each(client):
     for numba_threads, largest_pool, _ in facts:
         assert (numba_threads, largest_pool) == (1, 1)
     assert {info["nthreads"] for info in client.scheduler_info(n_workers=-1)["workers"].values()} == {1}
+    assert client.cluster.scheduler.WORKER_SATURATION == 1  # no task waits with a worker that is busy
+
+
+@pytest.mark.parametrize(("of_host", "url", "ahead"), [(1, False, True), (10**6, False, False), (10**6, True, True)])
+def test_only_workers_with_a_core_to_spare_read_ahead(shards, monkeypatch, of_host, url, ahead):
+    seen = []
+    monkeypatch.setattr(counting, "available_cores", lambda: 2)
+    monkeypatch.setattr(counting, "is_url", lambda path: url)
+    monkeypatch.setattr(counting.stream, "stream_counts", lambda *a, ahead, **k: seen.append(ahead))
+    monkeypatch.setattr(counting, "_opened", lambda *a: None)
+    held = counting._Held("ahead", sample_partitions(shards, 9, 4, random_state=0), False, "all", of_host)
+    counting._count(held, shards[0], "", 0, 512)
+    assert seen == [ahead]
 
 
 def square(x):
