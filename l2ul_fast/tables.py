@@ -155,7 +155,7 @@ class FileTable:
         hidden: NDArray[np.bool_] | None = None,
         y: NDArray[np.uint8] | None = None,
     ) -> None:
-        from l2ul_fast.datasets.stream import Shards  # here: arrays need no h5py
+        from l2ul_fast.datasets.shards import Shards  # here: arrays need no h5py
 
         if part not in ("train", "test", "all"):
             raise DataError(f'part must be "train", "test" or "all", got {part!r}')

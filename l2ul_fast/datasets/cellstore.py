@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.atomic import explain, publish, temp_path
 from l2ul_fast.datasets.rows import RowReader
-from l2ul_fast.datasets.stream import Progress, Shards, Source, blocks, opened
+from l2ul_fast.datasets.shards import Shards, Source, opened
+from l2ul_fast.datasets.stream import Progress, blocks
 from l2ul_fast.errors import DataError
 from l2ul_kernels import Partitions, assign_cells, pack_cells, packed_width, unpack_cells
 

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets import stream
 from l2ul_fast.datasets.manifest import Manifest, Shard, checksum, describe, expand, is_url, open_shard
+from l2ul_fast.datasets.shards import Shards
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.errors import DataError, UserError
 from l2ul_kernels import Partitions, available_cores, sample_row_ids, warmup
@@ -61,12 +62,12 @@ def describe_shards(client: Any, source: Sequence[str | os.PathLike[str]], known
     return Manifest(found)
 
 
-_open: OrderedDict[Any, stream.Shards] = OrderedDict()
+_open: OrderedDict[Any, Shards] = OrderedDict()
 #: Shards a worker keeps open.
 _KEPT = 4
 
 
-def _opened(path: str, expected: str) -> stream.Shards:
+def _opened(path: str, expected: str) -> Shards:
     """A shard, kept open between the tasks of one worker; DataError if it is not the one of the manifest."""
     facts = None if is_url(path) or not os.path.exists(path) else os.stat(path)  # a file written anew is opened anew
     key = (path, expected, facts and (facts.st_ino, facts.st_size, facts.st_mtime_ns))
@@ -77,7 +78,7 @@ def _opened(path: str, expected: str) -> stream.Shards:
         if checksum(file) != expected:
             file.close()
             raise DataError(f"{path} has changed since its header was read: start again")
-        _open[key] = stream.Shards(file)
+        _open[key] = Shards(file)
         while len(_open) > _KEPT:
             _open.popitem(last=False)  # not closed: another thread may be reading it
     return _open[key]
