@@ -161,6 +161,7 @@ def records(slow=1.0):
             **pair,
             "workers": 2,
             "wall_seconds": 4.0 * slow,
+            "beside_seconds": 7.5,
             "efficiency": 1 / slow,
             "of_one_worker": 0.97,
             "rounds": 7,
@@ -173,6 +174,7 @@ def test_the_table_tells_goals_reached_from_missed():
     assert [line[-1] for line in rows(records())] == ["ok", "ok", "ok", ""]
     assert [line[-1] for line in rows(records(40.0))] == ["missed", "missed", "missed", ""]
     assert "100% parallel efficiency (half of 7 rounds: 90% to 110%), 97% beside one worker" in rows(records())[2]
+    assert "one process, 1 thread: 7.50 s" in rows(records())[2]  # of the same rounds, not of all
 
 
 def test_the_cost_model():

@@ -154,7 +154,7 @@ def pair_records(client: Any, k: int, job: PairJob, table: FileTable, seconds: f
             "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n, "d": table.d,
             "model": job.name, "m": job.m, "s": job.s, "method": what, "workers": 0 if method == "one process" else of,
             "threads": of, "wall_seconds": taken.median, "spread": taken.spread, "rounds": len(taken.seconds),
-            "efficiency": gain(beside, taken) / of,
+            "beside_seconds": beside.median, "efficiency": gain(beside, taken) / of,
             "half_of_rounds": list(np.percentile(gains(beside, taken) / of, [25, 75])),
             "of_one_worker": gain(job.times["workers 1"], turns) / of,
         }  # fmt: skip

@@ -61,11 +61,10 @@ def rows(records: list[Record]) -> list[Row]:
     for r in _find(records, experiment="distributed-pairs"):
         if not r["workers"]:
             continue
-        alone = _find(records, experiment="distributed-pairs", model=r["model"], m=r["m"], workers=0)[0]
         judged = r["workers"] > 1 and r.get("method") != "apart"
         who = f"{r['workers']} processes apart, without Dask" if r.get("method") == "apart" else ""
         what = f"{r['m']:,} {r['model']} pairs, s = {r['s']:,}, {who or str(r['workers']) + ' one-thread worker(s)'}"
-        beside = f"one process, 1 thread: {alone['wall_seconds']:.2f} s"
+        beside = f"one process, 1 thread: {r['beside_seconds']:.2f} s"
         goal = f">= {EFFICIENCY:.0%}" if judged else ""
         verdict = _verdict(r["efficiency"] >= EFFICIENCY) if judged else ""
         ratio = f"{r['efficiency']:.0%} parallel efficiency"
