@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
@@ -23,6 +24,7 @@ from l2ul_fast.distributed import counts as counting
 from l2ul_fast.distributed.pairs import _Files, _opened, shares
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.experiments.distributed import scheduler_bytes
+from l2ul_fast.localworker import REPORTS
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.fitting import labels_of
@@ -392,6 +394,27 @@ def test_workers_have_one_thread_each(client):
         assert (numba_threads, largest_pool) == (1, 1)
     assert {info["nthreads"] for info in client.scheduler_info(n_workers=-1)["workers"].values()} == {1}
     assert client.cluster.scheduler.WORKER_SATURATION == 1  # no task waits with a worker that is busy
+
+
+def report_interval(dask_worker):
+    return dask_worker.periodic_callbacks["heartbeat"].callback_time / 1000
+
+
+def test_local_workers_report_rarely_also_those_that_replace_others(client):
+    killed = kill_one(client)
+    until, pids, intervals = time.monotonic() + 30, [killed], []
+    while (killed in pids or len(pids) < 2 or set(intervals) != {REPORTS}) and time.monotonic() < until:
+        time.sleep(0.1)  # a new worker has Dask's interval until its first report
+        pids = client.run(os.getpid, on_error="ignore").values()
+        intervals = client.run(report_interval, on_error="ignore").values()
+    assert killed not in pids
+    assert list(intervals) == [REPORTS] * 2
+    assert REPORTS > 1  # Dask's own, with which a worker starts
+
+
+def test_the_local_worker_loads_no_numba_before_its_variables_are_set():
+    code = "import l2ul_fast.localworker, sys; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("of_host", "url", "ahead"), [(1, False, True), (10**6, False, False), (10**6, True, True)])

@@ -103,8 +103,13 @@ def connect(scheduler: str | None = None, workers: int | None = None) -> Iterato
 def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
     import dask
 
+    from l2ul_fast.localworker import LocalWorker  # here: it needs Dask
+
     class Nanny(distributed.Nanny):
         """Dask's own leaves a new worker's variables in this process, also when it replaces one that died."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, worker_class=LocalWorker, **options)
 
         async def instantiate(self) -> Any:
             with _environment({name: os.environ.get(name) for name in self.pre_spawn_env}):
