@@ -1,4 +1,4 @@
-"""Making training pairs on Dask workers beside one process, and beside what the cores give at that time."""
+"""Making training pairs on Dask workers beside one process, processes apart, and workers that only multiply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from l2ul_kernels import threads
 
 #: (model name, pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs), and a short job.
 PAIRS = (("lr", 1000, 10_000), ("mlp", 1000, 3000), ("mlp", 200, 3000))
-#: Rounds of multiply-adds, about half a second, to see what the cores give at that time.
+#: Rounds of multiply-adds, about a second, to see what the cores give at that time.
 MULTIPLY = 80_000_000
 
 
@@ -73,9 +73,9 @@ class PairJob:
 def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: float = 1.0) -> Iterator[PairJob]:
     """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
 
-    Apart: each draws, reads and fits its share of the pairs, and tells nobody. What they lose against one process is
-    the machine's (memory, shared caches), not Dask's. What workers lose that only multiply is lost before any of this:
-    cores of a virtual machine may share one of the host, and the host takes time for itself (`stolen`, its share).
+    Apart: each draws, reads and fits its share of the pairs, prepares for itself and tells nobody. Workers that only
+    multiply show what is lost without any memory or results: to the clusters' own business, the idle one's too, and to
+    the host (`stolen`, its share). Workers keep their memory from job to job, this process gets it anew every time.
     """
     labels, paths = labels_of(table), tuple(str(path) for path in table.shards.paths)
     for name, m, s in PAIRS:
