@@ -156,7 +156,7 @@ def test_rows_in_the_order_of_the_table_are_found_again(seed, n, shape):
         np.testing.assert_array_equal(rows, np.sort(rows))
     apart = in_order(np.stack([places, places], axis=-1)[..., 0], visible)  # places that do not lie side by side
     np.testing.assert_array_equal(apart[2], ids)
-    short = in_order(places, visible, np.uint32)[2]
+    short = in_order(places, visible, np.empty(places.shape, np.uint32))[2]
     assert short.dtype == np.uint32
     np.testing.assert_array_equal(short, ids)
 

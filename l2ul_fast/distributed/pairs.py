@@ -22,7 +22,7 @@ from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
 from l2ul_fast.unlearner.draw import PairPlan, has_classes
 from l2ul_fast.unlearner.order import in_order
-from l2ul_fast.unlearner.pairs import ROWS_AT_ONCE, Batch, Made, PairMaker, fit_batch
+from l2ul_fast.unlearner.pairs import Fits, Made, PairMaker, fit_batch, id_type
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
@@ -37,6 +37,9 @@ FETCHED = 0.4
 
 #: Bytes of paths that go with every task, at most: to have one task hold them makes all others start 10 ms later.
 SMALL = 1 << 14
+
+#: Rows of the pairs of one task, at most: a worker holds four bytes of each until they are fetched.
+TASK_ROWS = 2_000_000
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
@@ -87,8 +90,8 @@ def _same(held: Any) -> Any:
     return held
 
 
-def _make_some(plan: PairPlan, work: _Work) -> Batch:
-    """The pairs of a part of a plan, on one thread."""
+def _make_some(plan: PairPlan, work: _Work) -> tuple[NDArray[Any], Fits]:
+    """(ids (k, s) of their rows, fits) of the pairs of a part of a plan, on one thread."""
     numba.set_num_threads(1)
     if getattr(_own, "name", None) != work.name:
         _own.name = _own.maker = None  # let go of the memory before as much is taken
@@ -98,10 +101,10 @@ def _make_some(plan: PairPlan, work: _Work) -> Batch:
         else:
             _own.maker = PairMaker(work.model, ArrayTable(*work.source), plan)
         _own.name = work.name
-    _own.maker.plan = plan
-    batches = _own.maker.batches(plan.first, plan.first + len(plan.kinds))
-    parts = [_own.maker.make(lo, hi) for lo, hi in batches]
-    return Batch(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    maker, first, k = _own.maker, plan.first, len(plan.kinds)
+    maker.plan, ids = plan, np.empty((k, plan.s), id_type(len(maker.table.y)))
+    parts = [maker.make(lo, hi, ids[lo - first : hi - first]) for lo, hi in maker.batches(first, first + k)]
+    return ids, Fits(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _load(model: Any, d: int, dtype: str) -> None:
@@ -114,7 +117,7 @@ def _load(model: Any, d: int, dtype: str) -> None:
     fit_batch(model, X, y, np.arange(40)[None], np.array([1]))
     places = np.arange(40)
     has_classes(places, places, y, np.bincount(y))
-    in_order(places, places, np.uint32)
+    in_order(places, places, places.astype(np.uint32))
     fletcher32(np.zeros(8, np.uint8))
     rows.load(d)
 
@@ -150,7 +153,7 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
     """All pairs of a plan, made by the workers of a client."""
     from distributed import as_completed
 
-    m, name, most = len(plan.n_forget), token(), max(1, ROWS_AT_ONCE // plan.s)
+    m, name, most = len(plan.n_forget), token(), max(1, TASK_ROWS // plan.s)
     # the kernels for a table's dtype; a file's rows are float32
     slots = prepare(client, _load, model, table.d, str(table.dtype))
     work = _common(client, name, model, table)
@@ -165,8 +168,10 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
             first, last = run_of[future.key]
             done += last - first
             if done == m or done - fetched >= min(FETCHED * m, most) or future.status != "finished":
-                for each, batch in zip(there, client.gather(there), strict=True):
-                    made.add(run_of[each.key][0], batch)
+                for each, (ids, fits) in zip(there, client.gather(there), strict=True):
+                    start, end = run_of[each.key]
+                    made.ids[start:end] = ids
+                    made.add(start, fits)
                     each.release()
                 fetched, there = done, []
             if progress is not None:

@@ -16,17 +16,18 @@ Ids = NDArray[np.int64]
 PARTS = 1024
 
 
-def in_order(places: Ids, visible: Ids, dtype: Any = np.int64) -> tuple[Ids, Ids, NDArray[Any]]:
+def in_order(places: Ids, visible: Ids, out: NDArray[Any] | None = None) -> tuple[Ids, Ids, NDArray[Any]]:
     """(rows (k,), local, ids): the row numbers visible[places] part by part of the table, where each is among them,
-    rows[local] = ids = visible[places]; places have any shape, visible ascends, ids are of the dtype."""
-    flat = np.ascontiguousarray(places).reshape(-1)
-    rows, local, ids = np.empty_like(flat), np.empty_like(flat), np.empty(flat.size, dtype)
+    rows[local] = ids = visible[places]; places have any shape, visible ascends, ids are in `out` (contiguous) if given.
+    """
+    flat, ids = np.ascontiguousarray(places).reshape(-1), np.empty(places.shape, np.int64) if out is None else out
+    rows, local = np.empty_like(flat), np.empty_like(flat)
     shift = max(0, (len(visible) - 1).bit_length() - (PARTS - 1).bit_length())
     starts = np.zeros(PARTS + 1, np.int64)
     key = ("in order", ids.dtype)
-    ensure_compiled(key, _in_order, lambda: _in_order(flat[:0], visible, shift, starts, rows, local, ids))
-    _in_order(flat, visible, shift, starts, rows, local, ids)
-    return rows, local.reshape(places.shape), ids.reshape(places.shape)
+    ensure_compiled(key, _in_order, lambda: _in_order(flat[:0], visible, shift, starts, rows, local, ids.ravel()))
+    _in_order(flat, visible, shift, starts, rows, local, ids.reshape(-1))
+    return rows, local.reshape(places.shape), ids
 
 
 @numba.njit(nogil=True, cache=True)

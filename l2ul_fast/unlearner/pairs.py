@@ -104,7 +104,7 @@ def subset_pairs(
     if client is None:
         made, maker = Made(m, s, table), PairMaker(model, table, plan)
         for first, last in maker.batches(0, m):
-            made.add(first, maker.make(first, last, progress))
+            made.add(first, maker.make(first, last, made.ids[first:last], progress))
     else:
         from l2ul_fast.distributed import make_pairs  # here: Dask is an extra
 
@@ -117,11 +117,9 @@ def subset_pairs(
     return pairs
 
 
-class Batch(NamedTuple):
-    """Some pairs: ids (k, s) of their rows, n_forget (k,), which of them were accepted, and those' parameters and
-    features (accepted, p)."""
+class Fits(NamedTuple):
+    """Some pairs: n_forget (k,), which of them were accepted (k,), and those' parameters and features (accepted, p)."""
 
-    ids: NDArray[Any]
     n_forget: NDArray[np.int64]
     accepted: NDArray[np.bool_]
     theta: NDArray[np.float64]
@@ -147,20 +145,20 @@ class PairMaker:
         edges = [first + (last - first) * k // parts for k in range(parts + 1)]
         return list(itertools.pairwise(edges))
 
-    def make(self, first: int, last: int, progress: Progress | None = None) -> Batch:
-        """The pairs first .. last - 1; progress(pairs done, m)."""
-        plan, table, visible, k, dtype = self.plan, self.table, self.visible, last - first, id_type(len(self.table.y))
+    def make(self, first: int, last: int, ids: NDArray[Any], progress: Progress | None = None) -> Fits:
+        """The pairs first .. last - 1, their rows into ids (last - first, s); progress(pairs done, m)."""
+        plan, table, visible, k = self.plan, self.table, self.visible, last - first
         places, n_forget = np.empty((k, plan.s), np.int64), np.empty(k, np.int64)
         for i in range(k):
             n_forget[i] = plan.draw(first + i, table.y, lambda rows: table.take(rows)[0], visible, places[i])
         if isinstance(table, ArrayTable):
             local = visible[places]
-            X, y, ids = table.X, table.y, local.astype(dtype)
+            X, y, ids[:] = table.X, table.y, local
         else:
-            rows, local, ids = in_order(places, visible, dtype)
+            rows, local, _ = in_order(places, visible, ids)
             X, y = table.take(rows, self._X[: rows.size])
         report = None if progress is None else (lambda done, _: progress(first + done, len(plan.n_forget)))
-        return Batch(ids, n_forget, *fit_batch(self.model, X, y, local, n_forget, report))
+        return Fits(n_forget, *fit_batch(self.model, X, y, local, n_forget, report))
 
 
 def id_type(n: int) -> type[np.uint32 | np.int64]:
@@ -169,27 +167,27 @@ def id_type(n: int) -> type[np.uint32 | np.int64]:
 
 
 class Made:
-    """m subset pairs of s rows of a table in the making."""
+    """m subset pairs of s rows of a table in the making; whoever makes some puts their rows into ids (m, s)."""
 
     def __init__(self, m: int, s: int, table: Table) -> None:
-        self._ids, self._n_forget = np.empty((m, s), id_type(len(table.y))), np.zeros(m, np.int64)
+        self.ids, self._n_forget = np.empty((m, s), id_type(len(table.y))), np.zeros(m, np.int64)
         self._accepted = np.zeros(m, bool)
         self._found: list[NDArray[np.float64]] = []
 
-    def add(self, first: int, batch: Batch) -> None:
+    def add(self, first: int, fits: Fits) -> None:
         """The pairs with the numbers from `first`."""
-        part = slice(first, first + len(batch.ids))
-        self._ids[part], self._n_forget[part], self._accepted[part] = batch[:3]
+        part = slice(first, first + len(fits.n_forget))
+        self._n_forget[part], self._accepted[part] = fits[:2]
         if not self._found:
-            self._found = [np.empty((len(self._ids), found.shape[1])) for found in batch[3:]]
-        for whole, found in zip(self._found, batch[3:], strict=True):
-            whole[part][batch.accepted] = found
+            self._found = [np.empty((len(self.ids), found.shape[1])) for found in fits[2:]]
+        for whole, found in zip(self._found, fits[2:], strict=True):
+            whole[part][fits.accepted] = found
 
     def pairs(self) -> Pairs:
         """Those that were accepted, in the order of their numbers."""
-        kept, (m, s) = self._accepted, self._ids.shape
+        kept, (m, s) = self._accepted, self.ids.shape
         k = int(kept.sum())
-        rows = self._ids if k == m else self._ids[kept]
+        rows = self.ids if k == m else self.ids[kept]
         theta, theta_r, Z, T = (whole if k == m else whole[kept] for whole in self._found)
         return Pairs(
             rows=rows.ravel(), starts=np.arange(k + 1) * s, n_forget=self._n_forget[kept], n=np.full(k, s),
