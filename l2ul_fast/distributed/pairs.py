@@ -31,15 +31,15 @@ Ids = NDArray[np.int64]
 #: worker waits for another's, and every task takes all processes some milliseconds.
 SMALLEST = 0.2
 #: The share of what is left that is given out at a time: with more, one slow worker would keep the others waiting.
-AT_A_TIME = 0.7
+AT_A_TIME = 0.8
 #: The share of all pairs that is fetched at a time, if not many rows: to fetch a result takes milliseconds too.
-FETCHED = 0.4
+FETCHED = 0.5
 
 #: Bytes of paths that go with every task, at most: to have one task hold them makes all others start 10 ms later.
 SMALL = 1 << 14
 
 #: Rows of the pairs of one task, at most: a worker holds four bytes of each until they are fetched.
-TASK_ROWS = 2_000_000
+TASK_ROWS = 4_000_000
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
