@@ -19,8 +19,6 @@ import numba
 from l2ul_fast.errors import UserError
 from l2ul_kernels import available_cores, warmup
 
-#: Bytes of free memory that a worker keeps for its next task.
-KEPT = 1 << 27
 #: Read by a library when it is loaded, so they must be there before a worker's process starts.
 ONE_THREAD: dict[str, str | None] = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
@@ -129,9 +127,6 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
         "distributed.admin.system-monitor.interval": "10s",
         # a worker gets its next task when it has finished one: a task that waits with a slow worker keeps all waiting
         "distributed.scheduler.worker-saturation": 1.0,
-        # Dask's workers give memory back at once, and get it again page by page with the next task
-        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": KEPT,
-        "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": KEPT,
     }
     with dask.config.set(config):
         # Dask lets what is set in this environment win over its configuration

@@ -29,7 +29,7 @@ Ids = NDArray[np.int64]
 
 #: The smallest runs are this many times the square root of a worker's pairs: the last task's time is lost where a
 #: worker waits for another's, and every task takes all processes some milliseconds.
-SMALLEST = 0.2
+SMALLEST = 0.5
 #: The share of what is left that is given out at a time: with more, one slow worker would keep the others waiting.
 AT_A_TIME = 0.8
 #: The share of all pairs that is fetched at a time, if not many rows: to fetch a result takes milliseconds too.
@@ -94,12 +94,9 @@ def _make_some(plan: PairPlan, work: _Work) -> tuple[NDArray[Any], Fits]:
     """(ids (k, s) of their rows, fits) of the pairs of a part of a plan, on one thread."""
     numba.set_num_threads(1)
     if getattr(_own, "name", None) != work.name:
-        _own.name = _own.maker = None  # let go of the memory before as much is taken
-        if isinstance(work.source, _Files):
-            table, visible = _opened(work.source)
-            _own.maker = PairMaker(work.model, table, plan, visible)
-        else:
-            _own.maker = PairMaker(work.model, ArrayTable(*work.source), plan)
+        before, _own.name = getattr(_own, "maker", None), None
+        table, visible = _opened(work.source) if isinstance(work.source, _Files) else (ArrayTable(*work.source), None)
+        _own.maker = PairMaker(work.model, table, plan, visible, before)
         _own.name = work.name
     maker, first, k = _own.maker, plan.first, len(plan.kinds)
     maker.plan, ids = plan, np.empty((k, plan.s), id_type(len(maker.table.y)))

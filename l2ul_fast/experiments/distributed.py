@@ -2,7 +2,7 @@
 
 The rows are the HIGGS stand-in, cut into shards, in the page cache. Workers are processes of this machine with one
 thread each, started and warmed up before anything is timed. Every result is compared with that of one process before
-its time is recorded (pairs: that of the last round).
+its time is recorded (pairs: that of the last round). This process keeps its memory, as the workers do.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from l2ul_fast.datasets.stream import sample_partitions, stream_counts
 from l2ul_fast.datasets.writer import DatasetWriter
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.distributed_pairs import PairJob, pair_records, pair_turns
+from l2ul_fast.localworker import keep_memory
 from l2ul_fast.results import Record, Run
 from l2ul_fast.tables import FileTable
 from l2ul_fast.timing import interleave, once
@@ -187,6 +188,7 @@ def run_all(
     run: Run, rows: int, workers: int, repeats: int, pair_share: float, pair_seconds: float, show: Show
 ) -> None:
     """Append the records that are not there yet."""
+    keep_memory()
     with tempfile.TemporaryDirectory() as folder:
         show("write the stand-in's shards", 0, 5)
         paths = write_shards(Path(folder), rows)

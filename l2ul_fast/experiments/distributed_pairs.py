@@ -75,7 +75,7 @@ def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: f
 
     Apart: each draws, reads and fits its share of the pairs, prepares for itself and tells nobody. Workers that only
     multiply show what is lost without any memory or results: to the clusters' own business, the idle one's too, and to
-    the host (`stolen`, its share). Workers keep their memory from job to job, this process gets it anew every time.
+    the host (`stolen`, its share).
     """
     labels, paths = labels_of(table), tuple(str(path) for path in table.shards.paths)
     for name, m, s in PAIRS:

@@ -7,6 +7,7 @@ Full pairs (anchored MLP) keep theta = A(D) and retrain on D without a forget se
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from l2ul_fast.unlearner.order import in_order
 Progress = Callable[[int, int], None]
 
 #: Rows of subset pairs that are in memory at one time: at most, and how many are enough for one thread.
-ROWS_AT_ONCE, ROWS_ENOUGH = 2_000_000, 400_000
+ROWS_AT_ONCE, ROWS_ENOUGH = 2_000_000, 800_000
 #: Largest gradient entry of an accepted fit.
 CONVERGED = 1e-8
 #: Full pairs trained together (they share every pass over the data).
@@ -132,12 +133,19 @@ class PairMaker:
     """Draws, reads and fits the subset pairs of a plan, some at a time. Its memory is that of one batch, used again:
     fresh pages take longer to get than rows to read into them."""
 
-    def __init__(self, model: Any, table: Table, plan: PairPlan, visible: NDArray[np.int64] | None = None) -> None:
-        """visible : `table.ids()` if there already."""
+    def __init__(
+        self, model: Any, table: Table, plan: PairPlan, visible: NDArray[np.int64] | None = None,
+        before: PairMaker | None = None,
+    ) -> None:  # fmt: skip
+        """visible : `table.ids()` if there already. before : one that is no longer needed, for its memory."""
         self.model, self.table, self.plan = model, table, plan
         self.visible = table.ids() if visible is None else visible
         self._at_once = max(1, min(max(ROWS_ENOUGH // plan.s, 4 * numba.get_num_threads()), ROWS_AT_ONCE // plan.s))
-        self._X = np.empty((0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d), table.dtype)
+        shape = (0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d)
+        self._memory = np.empty(0, table.dtype) if before is None else before._memory
+        if self._memory.size < math.prod(shape) or self._memory.dtype != table.dtype:
+            self._memory = np.empty(math.prod(shape), table.dtype)
+        self._X = self._memory[: math.prod(shape)].reshape(shape)
 
     def batches(self, first: int, last: int) -> list[tuple[int, int]]:
         """The pairs first .. last - 1 in equal parts that fit into memory: rows of few pairs take longer to read."""
