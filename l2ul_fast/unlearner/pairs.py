@@ -142,7 +142,7 @@ class PairMaker:
         self.visible = table.ids() if visible is None else visible
         self._at_once = max(1, min(max(ROWS_ENOUGH // plan.s, 4 * numba.get_num_threads()), ROWS_AT_ONCE // plan.s))
         shape = (0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d)
-        self._memory = np.empty(0, table.dtype) if before is None else before._memory
+        self._memory: NDArray[Any] = np.empty(0, table.dtype) if before is None else before._memory
         if self._memory.size < math.prod(shape) or self._memory.dtype != table.dtype:
             self._memory = np.empty(math.prod(shape), table.dtype)
         self._X = self._memory[: math.prod(shape)].reshape(shape)
