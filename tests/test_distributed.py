@@ -451,6 +451,8 @@ def test_the_memory_of_rows_is_used_by_the_next_pairs(shards):
     made, expected = longer.make(0, 10, rows), PairMaker(model, table, plans[2]).make(0, 10, rows.copy())
     for found, wanted in zip(made, expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
+    wide = PairMaker(model, ArrayTable(np.zeros((300, 1000)), np.zeros(300, np.uint8), [0]), plans[0])
+    assert wide.batches(0, 1000)[0] == (0, 1000 // 6)  # 167 pairs of 100 rows of 8000 bytes are 128 MiB
     doubles = ArrayTable(np.zeros((300, D)), np.arange(300, dtype=np.uint8) % 2, [0, 1])
     assert PairMaker(model, doubles, plans[1], before=longer)._X.dtype == np.float64
     table.close()

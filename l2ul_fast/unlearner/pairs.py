@@ -23,8 +23,9 @@ from l2ul_fast.unlearner.order import in_order
 
 Progress = Callable[[int, int], None]
 
-#: Rows of subset pairs that are in memory at one time: at most, and how many are enough for one thread.
-ROWS_AT_ONCE, ROWS_ENOUGH = 2_000_000, 800_000
+#: Rows of subset pairs in memory at one time: at most, and how many are enough for one thread; or bytes of them.
+#: The more rows, the less far apart they lie in the file; wide ones fill its pages by themselves.
+ROWS_AT_ONCE, ROWS_ENOUGH, BYTES_ENOUGH = 2_000_000, 800_000, 1 << 27
 #: Largest gradient entry of an accepted fit.
 CONVERGED = 1e-8
 #: Full pairs trained together (they share every pass over the data).
@@ -140,7 +141,8 @@ class PairMaker:
         """visible : `table.ids()` if there already. before : one that is no longer needed, for its memory."""
         self.model, self.table, self.plan = model, table, plan
         self.visible = table.ids() if visible is None else visible
-        self._at_once = max(1, min(max(ROWS_ENOUGH // plan.s, 4 * numba.get_num_threads()), ROWS_AT_ONCE // plan.s))
+        enough = min(ROWS_ENOUGH, BYTES_ENOUGH // (table.d * table.dtype.itemsize)) // plan.s
+        self._at_once = max(1, min(max(enough, 4 * numba.get_num_threads()), ROWS_AT_ONCE // plan.s))
         shape = (0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d)
         self._memory: NDArray[Any] = np.empty(0, table.dtype) if before is None else before._memory
         if self._memory.size < math.prod(shape) or self._memory.dtype != table.dtype:
