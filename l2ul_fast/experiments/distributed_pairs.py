@@ -1,4 +1,4 @@
-"""Making training pairs on Dask workers beside one process, processes apart, and workers that only multiply."""
+"""Making training pairs on Dask workers beside one process, workers that tell nobody, and some that only multiply."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
 
+from l2ul_fast.distributed.cluster import token
+from l2ul_fast.distributed.pairs import _common, _make_some
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.results import Record
 from l2ul_fast.tables import FileTable
 from l2ul_fast.timing import Times, gain, gains, interleave, once, stolen_seconds
+from l2ul_fast.unlearner.draw import PairPlan, plan_pairs
 from l2ul_fast.unlearner.fitting import labels_of
 from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
 from l2ul_kernels import threads
@@ -27,16 +30,9 @@ PAIRS = (("lr", 1000, 10_000), ("mlp", 1000, 3000), ("mlp", 200, 3000))
 MULTIPLY = 80_000_000
 
 
-@lru_cache(maxsize=1)
-def _opened(paths: tuple[str, ...]) -> tuple[FileTable, Any]:
-    table = FileTable(list(paths), "train")
-    return table, labels_of(table)
-
-
-def _pairs_apart(model: Any, paths: tuple[str, ...], m: int, s: int, seed: int) -> int:
-    """m pairs drawn, read and fitted by one process on one thread; how many were accepted."""
-    with threads(1):
-        return len(subset_pairs(model, *_opened(paths), m, s, seed))
+def _make_and_keep(plan: PairPlan, work: Any) -> int:
+    """The pairs of a part of a plan, left where they are; how many were accepted."""
+    return int(_make_some(plan, work)[1].accepted.sum())
 
 
 @numba.njit(nogil=True, cache=True, fastmath=True)
@@ -71,13 +67,13 @@ class PairJob:
 
 
 def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: float = 1.0) -> Iterator[PairJob]:
-    """Making training pairs: one process with one thread, k one-thread workers, and the same k processes apart.
+    """Making training pairs: one process with one thread, k one-thread workers, and the same k workers apart.
 
-    Apart: each draws, reads and fits its share of the pairs, prepares for itself and tells nobody. Workers that only
-    multiply show what is lost without any memory or results: to the clusters' own business, the idle one's too, and to
+    Apart: each makes its share of the pairs in one task and keeps them; what Dask takes is next to nothing. Workers that
+    only multiply show what is lost without any memory or results: to the clusters' own business, the idle one's too, and to
     the host (`stolen`, its share).
     """
-    labels, paths = labels_of(table), tuple(str(path) for path in table.shards.paths)
+    labels = labels_of(table)
     for name, m, s in PAIRS:
         m, s = max(20, int(m * share)), min(s, table.n // 4)
         model = LogisticModel(table.d) if name == "lr" else MLPModel(table.d)
@@ -89,11 +85,12 @@ def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: f
             found[k] = job.make(client=clients[k])
 
         def apart(k: int, model: Any = model, m: int = m, s: int = s) -> None:
-            jobs = [(model, paths, m // k, s, seed) for seed in range(k)]
-            client = clients[k]
+            client, plan = clients[k], plan_pairs(table.n, labels, m, s, random_state=0)
+            work = _common(client, token(), model, table)
+            parts = [plan.part(m * i // k, m * (i + 1) // k) for i in range(k)]
             client.gather(
-                [client.submit(_pairs_apart, *job, pure=False, workers=[address])
-                 for job, address in zip(jobs, client.scheduler_info()["workers"], strict=True)]
+                [client.submit(_make_and_keep, part, work, pure=False, workers=[address])
+                 for part, address in zip(parts, client.scheduler_info()["workers"], strict=True)]
             )  # fmt: skip
 
         def multiply(k: int, of: int) -> None:

@@ -62,7 +62,7 @@ def rows(records: list[Record]) -> list[Row]:
         if not r["workers"]:
             continue
         judged = r["workers"] > 1 and r.get("method") != "apart"
-        who = f"{r['workers']} processes apart, without Dask" if r.get("method") == "apart" else ""
+        who = f"{r['workers']} workers, one task each, nothing fetched" if r.get("method") == "apart" else ""
         what = f"{r['m']:,} {r['model']} pairs, s = {r['s']:,}, {who or str(r['workers']) + ' one-thread worker(s)'}"
         beside = f"one process, 1 thread: {r['beside_seconds']:.2f} s"
         goal = f">= {EFFICIENCY:.0%}" if judged else ""
