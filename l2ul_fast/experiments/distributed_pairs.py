@@ -69,9 +69,9 @@ class PairJob:
 def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: float = 1.0) -> Iterator[PairJob]:
     """Making training pairs: one process with one thread, k one-thread workers, and the same k workers apart.
 
-    Apart: each makes its share of the pairs in one task and keeps them; what Dask takes is next to nothing. Workers that
-    only multiply show what is lost without any memory or results: to the clusters' own business, the idle one's too, and to
-    the host (`stolen`, its share).
+    Apart: each makes its share of the pairs in one task and keeps them; what Dask takes is next to nothing. Workers
+    that only multiply show what is lost without any memory or results: to the clusters' own business, the idle one's
+    too, and to the host (`stolen`, its share).
     """
     labels = labels_of(table)
     for name, m, s in PAIRS:
