@@ -23,7 +23,7 @@ from l2ul_fast.datasets.hdf5 import DatasetWriter
 from l2ul_fast.datasets.manifest import Manifest, describe, expand, load
 from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import counts as counting
-from l2ul_fast.distributed.pairs import _Files, _opened, shares
+from l2ul_fast.distributed.pairs import _Files, _opened, about_seconds, shares
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.experiments.distributed import scheduler_bytes
 from l2ul_fast.localworker import REPORTS
@@ -310,8 +310,9 @@ def assert_same_pairs(found, expected):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
 
 
-@pytest.mark.parametrize("robust", [False, True])
-def test_lr_pairs_are_those_of_one_process(client, shards, robust):
+@pytest.mark.parametrize(("robust", "short", "runs"), [(False, 0.0, 6), (True, 0.0, 6), (False, 1.0, 2)])
+def test_lr_pairs_are_those_of_one_process(client, shards, robust, short, runs, monkeypatch):
+    monkeypatch.setattr("l2ul_fast.distributed.pairs.SHORT", short)
     table = FileTable(shards, "train").without(np.arange(100, 300))
     model, labels = LogisticModel(D, 2, 1e-3), labels_of(table)
     seen = []
@@ -322,7 +323,7 @@ def test_lr_pairs_are_those_of_one_process(client, shards, robust):
     assert_same_pairs(found, expected)
     assert seen[-1] == (70, 70)
     assert seen == sorted(seen)
-    assert len(seen) == len(shares(70, distributed.worker_count(client), 70)) > 5  # after every task
+    assert len(seen) == len(shares(70, 2, 70, short > 0)) == runs  # after every task
 
 
 def test_pairs_with_rare_classes_and_hidden_rows_are_those_of_one_process(client):
@@ -340,9 +341,11 @@ def test_pairs_with_rare_classes_and_hidden_rows_are_those_of_one_process(client
         subset_pairs(model, table, y, 60, 3, 1, client=client)
 
 
-@pytest.mark.parametrize("fetched", [0.1, 1.0])  # in the end: what the worker had done is lost with it
-def test_pairs_survive_a_killed_worker(client, shards, fetched, monkeypatch):
+# fetched in the end: what the worker had done is lost with it; short: that is half of all
+@pytest.mark.parametrize(("fetched", "short"), [(0.1, 0.0), (1.0, 0.0), (1.0, 1.0)])
+def test_pairs_survive_a_killed_worker(client, shards, fetched, short, monkeypatch):
     monkeypatch.setattr("l2ul_fast.distributed.pairs.FETCHED", fetched)
+    monkeypatch.setattr("l2ul_fast.distributed.pairs.SHORT", short)
     table = FileTable(shards, "train")
     model, labels = LogisticModel(D, 2, 1e-3), labels_of(table)
     expected = subset_pairs(model, table, labels, 200, 100, 5)
@@ -556,6 +559,26 @@ def test_shares_are_all_pairs_once_and_get_smaller(m, workers, largest):
     assert sizes[-1] <= max(2, (m / workers) ** 0.5)
     if largest >= m:
         assert len(sizes) <= 8 * workers
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 400))
+def test_shares_of_a_short_job_are_even(m, workers, largest):
+    runs = shares(m, workers, largest, short=True)
+    assert [i for first, last in runs for i in range(first, last)] == list(range(m))
+    sizes = [last - first for first, last in runs]
+    assert max(sizes) <= largest
+    assert max(sizes) - min(sizes) <= 1
+    # the same number of runs for every worker, and not more than are needed
+    assert len(runs) == m or len(runs) % workers == 0
+    assert len(runs) < m / largest + workers
+
+
+def test_jobs_are_told_apart_by_what_their_models_multiply():
+    narrow, wide, mlp = LogisticModel(10, 2, 1e-3), LogisticModel(400, 2, 1e-3), MLPModel(10, 2, 10, "tanh", 1e-3)
+    assert about_seconds(narrow, 2000) == 2 * about_seconds(narrow, 1000)
+    assert about_seconds(wide, 1000) > 50 * about_seconds(narrow, 1000)  # a Hessian has 1300 times as many entries
+    assert about_seconds(mlp, 1000) > 10 * about_seconds(narrow, 1000)  # many epochs instead of a few steps
 
 
 def test_a_file_that_is_another_one_on_the_worker_is_refused(client, shards, tmp_path):

@@ -39,7 +39,11 @@ FETCHED = 0.5
 SMALL = 1 << 14
 
 #: Rows of the pairs of one task, at most: a worker holds four bytes of each until they are fetched.
-TASK_ROWS = 4_000_000
+TASK_ROWS = 8_000_000
+
+#: Seconds of work for each worker up to which every one gets its share in one run: a second run each would take all of
+#: them some milliseconds, more than it saves where one is slower than the others.
+SHORT = 1.0
 
 #: What a worker's thread keeps from task to task.
 _own = threading.local()
@@ -119,11 +123,23 @@ def _load(model: Any, d: int, dtype: str) -> None:
     rows.load(d)
 
 
-def shares(m: int, workers: int, largest: int) -> list[tuple[int, int]]:
+def about_seconds(model: Any, s: int) -> float:
+    """What one thread takes for a pair of s rows, within a factor of three: enough to tell short jobs from long ones.
+
+    Newton's method (lr) multiplies all parameters by all, row by row.
+    """
+    return s * (5e-8 + 4e-11 * model.size**2 if model.name == "lr" else 8e-7 + 2e-9 * model.size)
+
+
+def shares(m: int, workers: int, largest: int, short: bool = False) -> list[tuple[int, int]]:
     """The pairs 0 .. m - 1 in runs that get smaller: few tasks, and nobody waits long for the last one.
 
-    Every worker gets a run, in all AT_A_TIME of what is left, and so on; the last few pairs are shared evenly.
+    Every worker gets a run, in all AT_A_TIME of what is left, and so on; the last few pairs are shared evenly, those of
+    a `short` job all of them.
     """
+    if short:
+        parts = min(m, workers * -(-m // (workers * largest)))
+        return [(m * i // parts, m * (i + 1) // parts) for i in range(parts)]
     smallest, size, edges = max(1, int(SMALLEST * math.sqrt(m / workers))), largest, [0]
     while (left := m - edges[-1]) > 0:
         few = left <= 2 * smallest * workers
@@ -154,7 +170,7 @@ def make_pairs(client: Any, model: Any, table: Table, plan: PairPlan, progress: 
     # the kernels for a table's dtype; a file's rows are float32
     slots = prepare(client, _load, model, table.d, str(table.dtype))
     work = _common(client, name, model, table)
-    runs = shares(m, slots.all, most)
+    runs = shares(m, slots.all, most, m * about_seconds(model, plan.s) <= SHORT * slots.all)
     keys = [f"l2ul-pairs-{name}-{i:06}" for i in range(len(runs))]
     futures = client.map(_make_some, [plan.part(*run) for run in runs], work=work, key=keys, pure=False)
     run_of, made = dict(zip(keys, runs, strict=True)), Made(m, plan.s, table)
