@@ -55,6 +55,14 @@ def files(request, tmp_path):
     )
 
 
+def test_memory_that_rows_do_not_fit_is_refused(files):
+    table = FileTable(files[0], "all")
+    for out in (np.empty((2, D), np.float32), np.empty((3, D - 1), np.float32), np.empty((3, D))):
+        with pytest.raises(ValueError, match=r"out must be a \(3, 5\) array of float32"):
+            table.take(np.arange(3), out)
+    table.close()
+
+
 @pytest.mark.parametrize("part", ["train", "test", "all"])
 def test_a_file_is_its_standardised_array(files, part):
     source, raw, y = files

@@ -74,6 +74,8 @@ class Shards:
         """(X - mean) * inverse_scale (k, d) of the rows with these numbers, in `out` if given."""
         ids = np.ascontiguousarray(self._checked(ids))
         X = np.empty((ids.size, self.d), np.float32) if out is None else out
+        if X.shape != (ids.size, self.d) or X.dtype != np.float32:  # the kernel writes without looking
+            raise ValueError(f"out must be a ({ids.size}, {self.d}) array of float32, got {X.dtype} {X.shape}")
         readers = [self.reader(i) for i in range(len(self.files))]
         if self._places is None:
             self._places = Places.of(readers)
