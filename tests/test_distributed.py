@@ -25,7 +25,7 @@ from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import counts as counting
 from l2ul_fast.distributed.pairs import _Files, _opened, about_seconds, shares
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.experiments.distributed import scheduler_bytes
+from l2ul_fast.experiments.distributed import scheduler_bytes, scheduler_work
 from l2ul_fast.localworker import REPORTS
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
@@ -299,6 +299,24 @@ def test_leaves_cover_every_row_once(shards, workers):
             assert [low for _, low, _ in mine] == [0, *(high for _, _, high in mine[:-1])]
             assert mine[-1][2] == shard.n
         assert len(leaves) <= 7 * workers + len(shards)
+
+
+def test_the_work_of_the_scheduler_is_that_of_a_usual_call(client):
+    calls = []
+
+    async def work(seconds):
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+
+    def call():
+        calls.append(0.5 if len(calls) == 1 else 0.05)  # the second one is interrupted
+        client.sync(work, calls[-1])
+
+    moved, busy = scheduler_work(client, call, 3)
+    assert len(calls) == 3
+    assert 0.05 <= busy < 0.25
+    assert moved < 65536
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------

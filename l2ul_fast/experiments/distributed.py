@@ -157,13 +157,22 @@ def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> I
         found = facts[name]
         record = {**base, **found, "wall_seconds": taken.median, "spread": taken.spread}
         if "workers" in found:
-            client = clients[found["workers"]]
-            before, busy = scheduler_bytes(client), _loop_seconds(client)
-            calls[name]()
-            busy, moved = _loop_seconds(client) - busy, scheduler_bytes(client) - before
+            moved, busy = scheduler_work(clients[found["workers"]], calls[name], repeats)
             record |= {"scheduler_bytes": moved, "scheduler_bytes_per_shard": moved / record["shards"]}
             record["scheduler_seconds"] = busy
         yield record
+
+
+def scheduler_work(client: Any, call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """(bytes to the scheduler, CPU seconds of its thread) of a call: medians, for its thread now and then also has to
+    collect this process's garbage, which takes longer than many tasks."""
+    taken = []
+    for _ in range(repeats):
+        before, busy = scheduler_bytes(client), _loop_seconds(client)
+        call()
+        taken.append((scheduler_bytes(client) - before, _loop_seconds(client) - busy))
+    moved, busy = np.median(taken, axis=0).tolist()
+    return moved, busy
 
 
 def _loop_seconds(client: Any) -> float:
