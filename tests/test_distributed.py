@@ -25,7 +25,7 @@ from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import counts as counting
 from l2ul_fast.distributed.pairs import _Files, _opened, about_seconds, shares
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.experiments.distributed import scheduler_bytes, scheduler_work
+from l2ul_fast.experiments.distributed import scheduler_bytes, work_of
 from l2ul_fast.localworker import REPORTS
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
@@ -301,22 +301,28 @@ def test_leaves_cover_every_row_once(shards, workers):
         assert len(leaves) <= 7 * workers + len(shards)
 
 
-def test_the_work_of_the_scheduler_is_that_of_a_usual_call(client):
+def burn(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_the_work_of_all_processes_is_that_of_a_usual_call(client):
     calls = []
 
     async def work(seconds):
-        until = time.thread_time() + seconds
-        while time.thread_time() < until:
-            pass
+        burn(seconds)
 
     def call():
         calls.append(0.5 if len(calls) == 1 else 0.05)  # the second one is interrupted
         client.sync(work, calls[-1])
 
-    moved, busy = scheduler_work(client, call, 3)
+    found = work_of(client, call, 3)
     assert len(calls) == 3
-    assert 0.05 <= busy < 0.25
-    assert moved < 65536
+    assert 0.05 <= found["scheduler_seconds"] <= found["cpu_seconds"] < 0.4
+    assert found["scheduler_bytes"] < 65536
+    found = work_of(client, lambda: client.run(burn, 0.2), 1)
+    assert found["scheduler_seconds"] < 0.2 < 0.4 <= found["cpu_seconds"]  # two workers
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------

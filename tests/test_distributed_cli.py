@@ -136,15 +136,15 @@ def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path, second
 # The page -----------------------------------------------------------------------------------------------------------
 
 
-def few_rows(leaves, seconds, busy, moved):
+def few_rows(leaves, seconds, cpu, busy, moved):
     return {
         "experiment": "distributed-kme", "method": "workers, few rows", "n": 1000, "workers": 2, "leaves": leaves,
-        "wall_seconds": seconds, "scheduler_seconds": busy, "scheduler_bytes": moved,
+        "wall_seconds": seconds, "cpu_seconds": cpu, "scheduler_seconds": busy, "scheduler_bytes": moved,
     }  # fmt: skip
 
 
 def records(slow=1.0):
-    """A run with round numbers: 1e6 rows/s a thread, 0.9e6 with two, 1 ms a task, 10 ms a call, 2 workers."""
+    """A run with round numbers: 1e6 rows/s a thread, 0.9e6 with two, 2 ms and 1 ms of CPU a task, 10 ms a call."""
     base = {"experiment": "distributed-kme", "n": 10**7, "d": 28, "t": 100, "psi": 4, "shards": 8}
     moved = {"scheduler_bytes_per_shard": 2048.0 * slow}
     pair = {"experiment": "distributed-pairs", "model": "lr", "m": 1000, "s": 10_000}
@@ -154,8 +154,8 @@ def records(slow=1.0):
         {**base, "method": "one process", "threads": 1, "wall_seconds": 10.0},
         {**base, "method": "one process", "threads": 2, "wall_seconds": 5.0 / 0.9},
         {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "wall_seconds": 5.5 * slow, **moved},
-        few_rows(1, 0.01, 0.005, 5000.0),
-        few_rows(16, 0.025, 0.0125, 17_000.0),  # 15 tasks more
+        few_rows(1, 0.01, 0.009, 0.005, 5000.0),
+        few_rows(16, 0.04, 0.024, 0.0125, 17_000.0),  # 15 tasks more
         {**pair, "workers": 0, "wall_seconds": 8.0, "efficiency": 1.0},
         {
             **pair,
@@ -182,15 +182,17 @@ def test_the_cost_model():
     assert model.tasks(1) == 2
     assert model.tasks(20) == 20 + 2 + 1
     assert model.tasks(32_000) == 32_000 + 2000 + 125 + 8 + 1
-    assert (model.task, model.busy, model.task_bytes) == pytest.approx((1e-3, 5e-4, 800))
+    assert (model.task, model.cpu, model.busy, model.task_bytes) == pytest.approx((2e-3, 1e-3, 5e-4, 800))
     assert model.seconds(10**7, 1, 1) == pytest.approx(0.01 + 10)
-    assert model.seconds(10**7, 2, 20) == pytest.approx(0.01 + 5 / 0.9 + 0.021)
+    assert model.seconds(10**7, 2, 20) == pytest.approx(0.01 + 5 / 0.9 + 0.021 / 2)
     # one worker has two of three leaves
-    assert model.seconds(10**7, 2, 3) == pytest.approx(0.01 + 10 * 2 / 3 / 0.9 + 0.002)
-    assert check(records())[0][-1] == "+2%"
+    assert model.seconds(10**7, 2, 3) == pytest.approx(0.01 + 10 * 2 / 3 / 0.9 + 0.002 / 2)
+    # of so few rows that workers wait for the tasks
+    assert model.seconds(10**4, 2, 20) == pytest.approx(0.01 + 0.042)
+    assert check(records())[0][-1] == "+1%"
     figures = dict(far(records()))
     assert figures["counting, every worker"] == "1,111 s"
-    assert figures["waiting for tasks, every worker"] == "0.1 s: 32 times 2.0 ms"
+    assert figures["waiting for tasks, every worker"] == "0.1 s: 32 times 4.0 ms"
     assert figures["scheduler busy meanwhile"] == "17 s, 2% of that"
     assert figures["to each worker once: seeds"] == "44.8 KB"
     unfinished = [r for r in records() if r.get("leaves") != 16]

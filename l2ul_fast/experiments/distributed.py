@@ -157,22 +157,29 @@ def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> I
         found = facts[name]
         record = {**base, **found, "wall_seconds": taken.median, "spread": taken.spread}
         if "workers" in found:
-            moved, busy = scheduler_work(clients[found["workers"]], calls[name], repeats)
-            record |= {"scheduler_bytes": moved, "scheduler_bytes_per_shard": moved / record["shards"]}
-            record["scheduler_seconds"] = busy
+            record |= work_of(clients[found["workers"]], calls[name], repeats)
+            record["scheduler_bytes_per_shard"] = record["scheduler_bytes"] / record["shards"]
         yield record
 
 
-def scheduler_work(client: Any, call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """(bytes to the scheduler, CPU seconds of its thread) of a call: medians, for its thread now and then also has to
-    collect this process's garbage, which takes longer than many tasks."""
+def work_of(client: Any, call: Callable[[], object], repeats: int) -> Record:
+    """Bytes to the scheduler, CPU seconds of its thread and those of all processes for a call.
+
+    Medians: now and then a process has to collect its garbage, which takes longer than many tasks.
+    """
+    names = ("scheduler_bytes", "scheduler_seconds", "cpu_seconds")
+    counters = (scheduler_bytes, _loop_seconds, _cpu_seconds)
     taken = []
     for _ in range(repeats):
-        before, busy = scheduler_bytes(client), _loop_seconds(client)
+        before = [counter(client) for counter in counters]
         call()
-        taken.append((scheduler_bytes(client) - before, _loop_seconds(client) - busy))
-    moved, busy = np.median(taken, axis=0).tolist()
-    return moved, busy
+        taken.append([counter(client) - start for counter, start in zip(counters, before, strict=True)])
+    return dict(zip(names, np.median(taken, axis=0).tolist(), strict=True))
+
+
+def _cpu_seconds(client: Any) -> float:
+    """CPU seconds so far of this process, with the scheduler of a local cluster, and of all its workers."""
+    return time.process_time() + sum(client.run(time.process_time).values())
 
 
 def _loop_seconds(client: Any) -> float:

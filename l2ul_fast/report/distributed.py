@@ -1,8 +1,8 @@
 """Dask workers beside one process, as a table and a plot; and the cost model of docs/distributed.md.
 
-The model has five figures, all measured apart from what it is checked on: rows per second of a thread while all cores
-count (one process), seconds of a call for next to no rows, seconds of a leaf without rows, of which the scheduler's
-own, and bytes the scheduler gets per task.
+The model has six figures, all measured apart from what it is checked on: rows per second of a thread while all cores
+count (one process), seconds of a call for next to no rows, seconds of a leaf without rows and CPU seconds of it in all
+processes, of which the scheduler's own, and bytes the scheduler gets per task.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class CostModel:
 
     rates: dict[int, float]  #: rows per second of one thread, by the number of threads that count at that time
     task: float  #: seconds of a task of leaves without rows
-    busy: float  #: CPU seconds the scheduler has of it
+    cpu: float  #: CPU seconds of it in all processes
+    busy: float  #: those of the scheduler
     call: float  #: seconds of counting next to no rows in one leaf
     task_bytes: float  #: bytes the scheduler receives per task
     workers: int  #: that these were measured with
@@ -112,16 +113,15 @@ class CostModel:
         kme = _find(records, experiment="distributed-kme")
         alone, few = _find(kme, method="one process"), _find(kme, method="workers, few rows")
         few.sort(key=lambda r: r["leaves"])
-        if not alone or len(few) < 2:
+        if not alone or len(few) < 2 or "cpu_seconds" not in few[0]:  # earlier versions did not record these
             raise UserError(f"these records do not hold a finished run: {COMMAND}")
         r, one, many = alone[0], few[0], few[-1]
         more = cls.tasks(many["leaves"]) - cls.tasks(one["leaves"])
-        task, busy, moved = (
-            (many[name] - one[name]) / more for name in ("wall_seconds", "scheduler_seconds", "scheduler_bytes")
-        )
+        names = ("wall_seconds", "cpu_seconds", "scheduler_seconds", "scheduler_bytes")
+        task, cpu, busy, moved = ((many[name] - one[name]) / more for name in names)
         return cls(
-            {r["threads"]: r["n"] / r["wall_seconds"] / r["threads"] for r in alone}, task, busy, one["wall_seconds"],
-            moved, one["workers"], r["d"], 4 * r["t"] * r["psi"] * r["d"], 8 * r["t"] * r["psi"],
+            {r["threads"]: r["n"] / r["wall_seconds"] / r["threads"] for r in alone}, task, cpu, busy,
+            one["wall_seconds"], moved, one["workers"], r["d"], 4 * r["t"] * r["psi"] * r["d"], 8 * r["t"] * r["psi"],
         )  # fmt: skip
 
     @staticmethod
@@ -139,9 +139,13 @@ class CostModel:
         return self.rates[max(self.rates)]
 
     def seconds(self, n: int, workers: int, leaves: int) -> float:
-        """Where scheduler, client and workers share the cores: a task's cost adds to the work."""
+        """Where scheduler, client and workers share the cores: what a task takes of them adds to the work.
+
+        Leaves can be so small that workers wait for tasks instead, which come one after the other.
+        """
         busiest = math.ceil(leaves / workers) / leaves  # share of the rows that the last one to finish counts
-        return self.call + busiest * n / self.rates[workers] + (self.tasks(leaves) - self.tasks(1)) * self.task
+        tasks = self.tasks(leaves) - self.tasks(1)
+        return self.call + max(busiest * n / self.rates[workers] + tasks * self.cpu / self.workers, tasks * self.task)
 
 
 def check(records: list[Record]) -> list[Row]:
@@ -201,7 +205,8 @@ def page_part(records_file: Path) -> str:
     rates = ", ".join(f"{rate:,.0f} rows/s ({k} at a time)" for k, rate in sorted(model.rates.items()))
     figures = (
         f"v = {rates}, f = {model.call * 1e3:.0f} ms (counting a thousand rows), c = {model.task * 1e3:.2f} ms "
-        f"(a leaf without rows), of which {model.busy * 1e3:.2f} ms in the scheduler and the client's messages, "
+        f"(a leaf without rows), u = {model.cpu * 1e3:.2f} ms of CPU time in all processes, of which "
+        f"{model.busy * 1e3:.2f} ms in the scheduler and the client's messages, "
         f"b = {model.task_bytes:,.0f} bytes per task"
     )
     return "\n\n".join([
