@@ -314,15 +314,15 @@ def test_the_work_of_all_processes_is_that_of_a_usual_call(client):
         burn(seconds)
 
     def call():
-        calls.append(0.5 if len(calls) == 1 else 0.05)  # the second one is interrupted
+        calls.append(1.0 if len(calls) == 1 else 0.05)  # the second one is interrupted
         client.sync(work, calls[-1])
 
     found = work_of(client, call, 3)
     assert len(calls) == 3
-    assert 0.05 <= found["scheduler_seconds"] <= found["cpu_seconds"] < 0.4
+    assert 0.05 <= found["scheduler_seconds"] <= found["cpu_seconds"] < 0.3  # their mean is more
     assert found["scheduler_bytes"] < 65536
     found = work_of(client, lambda: client.run(burn, 0.2), 1)
-    assert found["scheduler_seconds"] < 0.2 < 0.4 <= found["cpu_seconds"]  # two workers
+    assert found["cpu_seconds"] - found["scheduler_seconds"] > 0.35  # two workers, whatever the scheduler does
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ SMALL = 1 << 14
 #: Rows of the pairs of one task, at most: a worker holds four bytes of each until they are fetched.
 TASK_ROWS = 8_000_000
 
-#: Seconds of work for each worker up to which every one gets its share in one run: a second run each would take all of
-#: them some milliseconds, more than it saves where one is slower than the others.
+#: Seconds of work for each worker up to which every one gets its share in one run: another run each takes all of them
+#: some milliseconds, and on equal cores never saved as much.
 SHORT = 1.0
 
 #: What a worker's thread keeps from task to task.
