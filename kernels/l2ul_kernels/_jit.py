@@ -26,7 +26,7 @@ _thread_lock = threading.RLock()
 
 def _package_stamp() -> tuple[int, int]:
     """(newest change, total size) of the package's sources, in the form of numba's own per-file stamp."""
-    stats = [f.stat() for f in sorted(Path(__file__).parent.glob("*.py"))]
+    stats = [f.stat() for f in sorted(Path(__file__).parent.rglob("*.py"))]
     return max(s.st_mtime_ns for s in stats), sum(s.st_size for s in stats)
 
 

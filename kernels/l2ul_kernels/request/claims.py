@@ -1,4 +1,4 @@
-"""One request, compiled: claim the rows, fetch them, move theta, take their cells out of the counts.
+"""What every request does: claim rows, read and erase them, take their cells out of the counts.
 
 Each function is one call with few arguments: at r = 1 the calls themselves are half of the time. Nothing is allocated
 here and nothing raises; a refused request leaves every array as it was.

@@ -1,0 +1,1 @@
+"""Models of a linear predictor: their losses, and exact integer sums of the losses' derivatives over rows."""

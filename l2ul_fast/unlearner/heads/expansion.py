@@ -1,0 +1,471 @@
+"""The default head: a third-order expansion of the data at one coarse point, held as integer sums.
+
+At an anchor g the sums G, H, T of the rows' first, second and third derivatives are kept, rounded to fixed point once per
+row. Without a row all three lose its term, exactly. The model is g + delta, where delta solves
+
+    G + n lam P (g + delta) + H delta + T[delta, delta] / 2 = 0        (P: 1 on coefficients, 0 on the intercept)
+
+So the answer depends on the set of rows that stay, not on how they were forgotten, and the state after a request equals
+that of somebody who never had the rows, byte for byte, as long as both expand at the same g. That is why g is coarse: the
+optimum rounded to a grid, which a single row rarely moves. When it does move, the answer is still given, and the state is
+`due`: one pass over the rows that stay expands at the new g.
+
+What depends on the data besides the sums is coarse as well: powers of two above each column's largest value, and near
+its root mean square, read from counts and integer sums, so that a request knows when they change.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import Table
+from l2ul_fast.unlearner.heads.base import Answer
+from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.linear import integer_sums as ints
+from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES
+from l2ul_kernels.request import expansion as kernels
+from l2ul_kernels.request.claims import DONE
+
+Vector = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+#: Widths of the grid are WIDTH / (n^(1/3) p^(1/2)) over a column's root mean square, narrowed where its largest value
+#: is more than REACH times that. rho of one row is a constant times n h^3, hence the cube root (`l2ul bench unlearn`).
+WIDTH, REACH_BITS = 1.5, 4
+#: The error of the root of order 3 is about this times the square of the cubic correction over delta.
+ERROR_FACTOR = 1.0
+#: Columns beyond 2 to the plus or minus this cannot be scaled.
+LARGEST_EXPONENT = 300
+#: Parameters up to which the Hessian is kept, and bytes of T, as a share of the rows' bytes, up to which T is.
+MOST_PARAMETERS, THIRD_SHARE = 4096, 1.0
+#: Parameters up to which T is kept whatever the number of rows (1.4 MB).
+SMALL_PARAMETERS = 100
+
+_NO_WEIGHTS = np.empty(0)
+_REASONS = {
+    kernels.CELL: "the optimum left its cell of the grid",
+    kernels.SCALE_CHANGED: "the last row in the upper half of a column's scale left",
+    kernels.WIDTH_CHANGED: "the grid has another width for the rows that stay",
+    kernels.NO_ROOT: "the expansion does not reach the optimum of the rows that stay",
+}
+
+
+class Expansion:
+    """Integer sums of a linear model (binary logistic, squared or Poisson loss) at an anchor, and the root delta.
+
+    `sums` (int64), `anchor` (p,) and `exponents` (p + 4,) are the whole state: functions of the rows that stay.
+    """
+
+    kind = "expansion"
+
+    def __init__(
+        self, loss: int, order: int, classes: int, strengths: Vector, penalty: tuple[float, float], where: str,
+        anchor: Vector, exponents: NDArray[np.int64], sums: NDArray[np.int64], weighted: bool,
+    ) -> None:  # fmt: skip
+        """strengths (p,): of the penalty; penalty: its weight is penalty[0] + penalty[1] * sum of weights. where: how the
+        anchor was chosen, "grid", "given" or "optimum"."""
+        self.loss, self.order, self.classes, self.where, self.weighted = loss, order, classes, where, weighted
+        self.penalty, self.strengths = penalty, strengths
+        self.exponents, self.sums = exponents, sums
+        p = self.p = anchor.size
+        self.state = kernels.new_state(p, order)
+        self.work = np.zeros((kernels.WORK + p, kernels.width_of(p)))
+        facts = self.state[kernels.FACTS]
+        scales = _scales(int(sums[0]) if sums[0] else 1, exponents, order, weighted)
+        facts[: ints.SCALES] = scales
+        facts[kernels.LOSS], facts[kernels.ORDER], facts[kernels.CLASSES] = loss, order, classes
+        facts[kernels.COUNTED] = not _bounded(loss, weighted)
+        facts[kernels.CONSTANT], facts[kernels.PER_WEIGHT] = penalty
+        facts[kernels.UNIT] = 1.0 / scales[ints.WEIGHT]
+        self.state[kernels.ANCHOR, :p] = anchor
+        self.state[kernels.STRENGTH, :p] = strengths
+        self.state[kernels.SCALE, :p] = np.ldexp(1.0, exponents[:p])
+        self.state[kernels.INVERSE_SCALE, :p] = np.ldexp(1.0, -exponents[:p])
+
+    # Make ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
+        penalty: tuple[float, float] | None = None, report: Callable[[str, int, int], None] | None = None,
+    ) -> Expansion:  # fmt: skip
+        """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum") or
+        at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None."""
+        report = report or (lambda what, done, total: None)
+        loss = NAMES.index(getattr(model, "loss_name", "logistic"))
+        p = model.size
+        order = storable_order(p, order, table)
+        classes = len(table.classes) if loss == LOGISTIC else 0
+        strengths = np.where(np.arange(p) < p - 1, 1.0, 0.0)
+        report("scale the columns", 0, 1)
+        exponents, rows, weighted = _column_exponents(table)
+        moments = _moments(table, exponents, rows)
+        where = anchor if isinstance(anchor, str) else "given"
+        if where == "grid":
+            widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents))
+            point = np.rint(theta / widths) * widths
+        else:
+            point = np.array(theta if where == "optimum" else anchor, np.float64)
+            if point.shape != (p,) or not np.isfinite(point).all():
+                raise UserError(f"the anchor must have {p} finite numbers, got {np.shape(anchor)}")
+        _set_derivative_exponents(exponents, loss, table, point, weighted)
+        sums = np.zeros(ints.sums_size(p, classes, order), np.int64)
+        penalty = (0.0, model.lam) if penalty is None else penalty
+        made = cls(loss, order, classes, strengths, penalty, where, point, exponents, sums, weighted)
+        sums[0] = rows  # the scales are made for this many rows
+        made.state[kernels.FACTS, : ints.SCALES] = _scales(rows, exponents, order, weighted)
+        made.state[kernels.FACTS, kernels.UNIT] = 1.0 / made.state[kernels.FACTS, ints.WEIGHT]
+        sums[0] = 0
+        report("sum the derivatives", 0, 1)
+        for X, y, weights in _weighted_blocks(table):
+            made.add(X, y, weights, 1)
+        made.settle(theta)
+        return made
+
+    def add(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
+        """Add the terms of rows X (n, d), y (n,) to the sums, or subtract them (sign -1). delta stays as it was."""
+        p = self.p
+        before = self._tops.copy() if sign < 0 else None
+        ints.add_all_rows(
+            X, y, weights, sign, self.loss, self.order, not _bounded(self.loss, self.weighted),
+            self.state[kernels.ANCHOR, :p], self.state[kernels.INVERSE_SCALE, :p],
+            self.state[kernels.FACTS, : ints.SCALES], self.classes, self.sums,
+        )  # fmt: skip
+        if before is not None and ((before > 0) & (self._tops == 0)).any():
+            self._mark(kernels.SCALE_CHANGED)
+
+    @property
+    def _tops(self) -> NDArray[np.int64]:
+        at = ints.tops_at(self.classes)
+        return self.sums[at : at + self.p + 4]
+
+    def _mark(self, reason: int) -> None:
+        facts = self.state[kernels.FACTS]
+        facts[kernels.DUE] = int(facts[kernels.DUE]) | reason
+
+    def settle(self, optimum: Vector | None = None) -> None:
+        """Solve from the integers, and take the present model as the reference of distances and cells.
+
+        optimum (p,): the true one of these rows, where it is known: then a request knows how far the root lies from it.
+        """
+        facts, p = self.state[kernels.FACTS], self.p
+        facts[kernels.DUE] = 0.0
+        self._set_bounds()
+        self._solve()
+        theta = self.theta
+        self.state[kernels.REFERENCE, :p] = theta
+        shift = np.zeros(p) if optimum is None else optimum - theta
+        if optimum is not None:
+            facts[kernels.BIAS] = float(np.linalg.norm(shift))
+        self._initial_bias = float(facts[kernels.BIAS]) if optimum is not None else 0.0
+        half = np.full(p, np.inf)
+        if self.where == "grid":
+            half = 0.5 * np.ldexp(1.0, self._widths())
+        self.state[kernels.LOW, :p], self.state[kernels.HIGH, :p] = -half - shift, half - shift
+        facts[kernels.MARGIN] = 0.0 if optimum is not None else facts[kernels.BIAS]
+        kernels.judge(self.sums, self.state, p)
+
+    def _widths(self) -> NDArray[np.int64]:
+        at = ints.moments_at(self.p, self.classes)
+        return _width_exponents(self.sums[at : at + self.p], int(self.sums[0]), self.exponents)
+
+    def _set_bounds(self) -> None:
+        """Between which means of the columns' squares, and numbers of rows, scales and widths stay as they are."""
+        p, rows, facts = self.p, int(self.sums[0]), self.state[kernels.FACTS]
+        at = ints.moments_at(p, self.classes)
+        scale = facts[ints.MOMENT]
+        roots = _root_exponents(self.sums[at : at + p], rows)
+        low, high = scale * np.exp2(2.0 * roots - 1), scale * np.exp2(2.0 * roots + 1)
+        empty = self.sums[at : at + p] == 0
+        low[empty], high[empty] = 0.0, np.inf
+        bits = rows.bit_length()
+        fewest, most = 1 << (bits - 1), (1 << bits) - 1
+        if ints.fixed_point_bits(rows) == ints.TERM_BITS:
+            fewest = 1
+        if self.where == "grid":
+            k = _base_exponent(rows, p)
+            unit = (WIDTH / np.sqrt(p)) ** 3
+            fewest = max(fewest, int(np.floor(unit * 2.0 ** (-3 * (k + 1)))) + 1)
+            most = min(most, int(np.floor(unit * 2.0 ** (-3 * k))))
+        else:
+            low[:], high[:] = 0.0, np.inf
+        self.state[kernels.MOMENT_LOW, :p], self.state[kernels.MOMENT_HIGH, :p] = low, high
+        facts[kernels.FEWEST], facts[kernels.MOST] = fewest, most
+
+    # Look ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def anchor(self) -> Vector:
+        """(p,), the point of the expansion."""
+        return self.state[kernels.ANCHOR, : self.p].copy()
+
+    @property
+    def theta(self) -> Vector:
+        """(p,), the model of the rows that stay."""
+        return self.state[kernels.ANCHOR, : self.p] + self.state[kernels.DELTA, : self.p]
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) rows of each class; none for the losses of numbers."""
+        return self.sums[2 : 2 + self.classes]
+
+    @property
+    def weight(self) -> float:
+        """Sum of the rows' weights."""
+        return float(self.sums[1] * self.state[kernels.FACTS, kernels.UNIT])
+
+    @property
+    def inverse(self) -> NDArray[np.float64]:
+        """(p, p), of the Jacobian."""
+        return self.state[kernels.INVERSE : kernels.INVERSE + self.p, : self.p]
+
+    @property
+    def due(self) -> str | None:
+        """Why one pass over the rows should make a new expansion, or None."""
+        bits = int(self.state[kernels.FACTS, kernels.DUE])
+        found = [text for bit, text in _REASONS.items() if bits & bit]
+        return "; ".join(found) or None
+
+    @property
+    def error(self) -> float | None:
+        """Estimated rho of everything forgotten since the expansion: distance to the retrained model, in units of what
+        retraining changes. None for order 2, which cannot know; 0 if nothing was forgotten."""
+        facts = self.state[kernels.FACTS]
+        if self.order == 2 and self.loss == LOGISTIC:
+            return None
+        if int(facts[kernels.DUE]) & kernels.NO_ROOT:
+            return float("inf")
+        if facts[kernels.DISTANCE] == 0.0:
+            return 0.0
+        return float((facts[kernels.BIAS] + facts[kernels.DRIFT]) / facts[kernels.DISTANCE])
+
+    # Request ---------------------------------------------------------------------------------------------------------
+
+    def forget_row(
+        self, row: int, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]
+    ) -> tuple[int, Vector]:
+        """Take row number `row` of the arrays out, all in one call: (DONE or why it is refused, theta)."""
+        out = np.empty(self.p)
+        code = kernels.forget_row(row, X, y, weights, status, self.sums, self.state, out)
+        if code == kernels.POLISH:
+            self._resolve()
+            return DONE, self.theta
+        return code, out
+
+    def forget(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None) -> None:
+        """Take these rows out: X (r, d), y (r,), weights (r,) or None. They were added before, the very same numbers."""
+        self.add(X, y, weights, -1)
+        facts = self.state[kernels.FACTS]
+        gone = float(len(X) if weights is None else weights.sum())
+        facts[kernels.LAG] += facts[kernels.PER_WEIGHT] * gone
+        self._resolve()
+
+    def learn(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None) -> None:
+        """Add rows. A value beyond a column's scale cannot be added: UserError, and nothing has changed."""
+        scale = self.state[kernels.INVERSE_SCALE, : self.p - 1]
+        if (np.abs(X * scale) >= 1.0).any() or not _bounded(self.loss, self.weighted):
+            raise OutOfScale("a row lies beyond the scale of the sums")
+        self.add(X, y, weights, 1)
+        self._resolve()
+
+    def _resolve(self) -> None:
+        """Bring delta to the root of the present sums."""
+        if not kernels.polish(self.sums, self.state, self.p, self.work):
+            self._solve()
+        else:
+            self._estimate()
+        kernels.judge(self.sums, self.state, self.p)
+
+    def _solve(self) -> None:
+        if not kernels.solve(self.sums, self.state, self.p, self.work):
+            self._mark(kernels.NO_ROOT)
+        self._estimate()
+
+    def _estimate(self) -> None:
+        """How wrong the root is as an answer, from the integers and delta."""
+        facts = self.state[kernels.FACTS]
+        delta = float(np.linalg.norm(self.state[kernels.DELTA, : self.p]))
+        if self.order == 2 or delta == 0.0:
+            return
+        cubic = kernels.cubic_correction(self.sums, self.state, self.p, self.work)
+        facts[kernels.CURVATURE] = cubic / delta**2
+        facts[kernels.BIAS] = max(ERROR_FACTOR * cubic * cubic / delta, getattr(self, "_initial_bias", 0.0))
+
+    def canonical(self) -> Vector:
+        """theta as a function of the integers alone; delta is set to it."""
+        self._solve()
+        kernels.judge(self.sums, self.state, self.p)
+        return self.theta
+
+    # Keep ------------------------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state, functions of the rows that stay (unless `due`)."""
+        return {"expansion.sums": self.sums, "expansion.anchor": self.anchor, "expansion.exponents": self.exponents}
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "loss": NAMES[self.loss], "order": self.order, "classes": self.classes, "where": self.where,
+            "penalty": list(self.penalty), "weighted": self.weighted,
+            "due": int(self.state[kernels.FACTS, kernels.DUE]),
+        }  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Expansion:
+        """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
+        anchor, sums = np.array(arrays["expansion.anchor"]), np.array(arrays["expansion.sums"])
+        exponents = np.array(arrays["expansion.exponents"])
+        p, order, classes = anchor.size, int(facts["order"]), int(facts["classes"])
+        loss = NAMES.index(facts["loss"])
+        if (
+            order not in (2, 3) or sums.dtype != np.int64 or sums.shape != (ints.sums_size(p, classes, order),)
+            or exponents.shape != (p + 4,) or exponents.dtype != np.int64 or not np.isfinite(anchor).all()
+            or np.abs(exponents).max() > LARGEST_EXPONENT or sums[0] < 1 or facts["where"] not in ("grid", "given", "optimum")
+            or (classes and sums[2 : 2 + classes].sum() != sums[0])
+        ):  # fmt: skip
+            raise ValueError("the sums of the expansion, which do not fit each other")
+        strengths = np.where(np.arange(p) < p - 1, 1.0, 0.0)
+        penalty = (float(facts["penalty"][0]), float(facts["penalty"][1]))
+        made = cls(
+            loss, order, classes, strengths, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"])
+        )
+        made.settle()
+        if facts["due"]:
+            made._mark(int(facts["due"]) & 15)
+        return made
+
+    def copy(self) -> Expansion:
+        """An independent one."""
+        return copy.deepcopy(self)
+
+    def answer(self) -> Answer:
+        return Answer(self.theta, self.error, "order 3" if self.order == 3 else "order 2")
+
+
+class OutOfScale(UserError):
+    """A row cannot be added to the present sums: a new expansion can."""
+
+
+def storable_order(p: int, order: int, table: Table) -> int:
+    """3 where T is small beside the rows, else 2; UserError where not even the Hessian can be kept."""
+    if p > MOST_PARAMETERS:
+        raise UserError(
+            f"{p} parameters: the expansion keeps up to {MOST_PARAMETERS} (a Hessian of {8 * p * p / 2**30:.1f} GiB)"
+        )
+    if order == 3 and p > SMALL_PARAMETERS:
+        row_bytes = table.n * table.d * table.dtype.itemsize
+        if 8 * p * (p + 1) * (p + 2) // 6 > THIRD_SHARE * row_bytes:
+            return 2
+    return order
+
+
+def _bounded(loss: int, weighted: bool) -> bool:
+    """Whether the loss itself bounds the derivatives of a row."""
+    return loss == LOGISTIC and not weighted
+
+
+def _weighted_blocks(table: Any) -> Any:
+    if hasattr(table, "weighted_blocks"):
+        return table.weighted_blocks()
+    return ((X, y, None) for X, y in table.blocks())
+
+
+def _exponents_of(largest: NDArray[np.float64]) -> NDArray[np.int64]:
+    """e with |value| < 2^e, as small as possible; 0 for zeros."""
+    if not np.isfinite(largest).all():
+        raise UserError("values of the data are too large for the expansion's fixed point: standardise the columns")
+    exponents = np.frexp(largest)[1].astype(np.int64)
+    if np.abs(exponents).max(initial=0) > LARGEST_EXPONENT:
+        raise UserError(
+            f"values of {largest.max():.1e} or {largest[largest > 0].min():.1e} are beyond the expansion's fixed point: "
+            "standardise the columns"
+        )
+    return exponents
+
+
+def _column_exponents(table: Any) -> tuple[NDArray[np.int64], int, bool]:
+    """(exponents (p + 4,) with those of columns and weights, rows of positive weight, whether rows have weights)."""
+    largest, rows, weighted, heaviest = np.zeros(table.d), 0, False, 0.0
+    kept = getattr(table, "weights", None) is not None
+    for X, _, weights in _weighted_blocks(table):
+        w = _NO_WEIGHTS if weights is None else weights
+        key = ("extremes", X.dtype)
+        ensure_compiled(key, ints.column_extremes, lambda X=X, w=w: ints.column_extremes(X[:0], w[:0], largest))  # type: ignore[misc]
+        ints.column_extremes(X, w, largest)
+        rows += len(X) if weights is None else int((weights > 0).sum())
+        if weights is not None and kept:
+            weighted, heaviest = True, max(heaviest, float(weights.max(initial=0.0)))
+    exponents = np.zeros(table.d + 5, np.int64)
+    exponents[: table.d] = _exponents_of(largest)
+    exponents[table.d] = 1  # the intercept's 1 is below 2^1
+    if weighted:
+        exponents[-1] = _exponents_of(np.array([heaviest]))[0]
+    return exponents, rows, weighted
+
+
+def _set_derivative_exponents(
+    exponents: NDArray[np.int64], loss: int, table: Any, anchor: Vector, weighted: bool
+) -> None:
+    if _bounded(loss, weighted):
+        exponents[-4:-1] = LOGISTIC_BOUNDS
+        return
+    largest = np.zeros(3)
+    for X, y, weights in _weighted_blocks(table):
+        ints.derivative_extremes(X, y, _NO_WEIGHTS if weights is None else weights, loss, anchor, largest)
+    exponents[-4:-1] = _exponents_of(largest)
+
+
+def _scales(rows: int, exponents: NDArray[np.int64], order: int, weighted: bool) -> Vector:
+    """The factors that make integers of terms, for sums over `rows` rows."""
+    bits = ints.fixed_point_bits(rows)
+    third = min(ints.THIRD_BITS, bits)
+    columns = third // 2
+    first, second, cubic, weight = (int(e) for e in exponents[-4:])
+    scales = np.zeros(ints.SCALES)
+    scales[ints.MOMENT] = np.ldexp(1.0, bits)
+    scales[ints.FIRST], scales[ints.SECOND] = np.ldexp(1.0, bits - first), np.ldexp(1.0, bits - second)
+    scales[ints.THIRD], scales[ints.COLUMN] = np.ldexp(1.0, third - columns - cubic), np.ldexp(1.0, columns)
+    scales[ints.HALF_THIRD] = np.ldexp(0.5, third - columns)
+    scales[ints.WEIGHT] = np.ldexp(1.0, bits - weight) if weighted else 1.0
+    return scales
+
+
+def _moments(table: Any, exponents: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """(p,) sums of round(u^2)."""
+    p = table.d + 1
+    out, inverse = np.zeros(p, np.int64), np.ldexp(1.0, -exponents[:p])
+    scale = float(np.ldexp(1.0, ints.fixed_point_bits(rows)))
+    for X, _, weights in _weighted_blocks(table):
+        ints.add_moments(X, _NO_WEIGHTS if weights is None else weights, inverse, scale, out)
+    return out
+
+
+def _root_exponents(moments: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """(p,) of the columns' root mean squares in units of their scales, rounded: in [2^(k - 1/2), 2^(k + 1/2))."""
+    mean = moments / max(rows, 1) / 2.0 ** ints.fixed_point_bits(rows)
+    mantissa, exponent = np.frexp(2.0 * np.where(moments > 0, mean, 0.5))  # 2 mean in [2^(2k), 2^(2k + 2))
+    return (exponent.astype(np.int64) - 1) // 2
+
+
+def _base_exponent(rows: int, p: int) -> int:
+    """Of WIDTH / (rows^(1/3) p^(1/2)), rounded down: k with 2^k <= it < 2^(k + 1)."""
+    unit = (WIDTH / np.sqrt(p)) ** 3
+    k = int(np.floor(np.log2(unit / rows) / 3))
+    while rows * 2.0 ** (3 * k) > unit:
+        k -= 1
+    while rows * 2.0 ** (3 * (k + 1)) <= unit:
+        k += 1
+    return k
+
+
+def _width_exponents(moments: NDArray[np.int64], rows: int, exponents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(p,): widths of the grid are 2 to these."""
+    p = moments.size
+    roots = _root_exponents(moments, rows) + exponents[:p]
+    return _base_exponent(rows, p) + np.minimum(-roots, REACH_BITS - exponents[:p])
