@@ -97,14 +97,16 @@ def check_rows(X: ArrayLike, d: int | None = None) -> NDArray[Any]:
 
 
 class ArrayTable:
-    """Rows in memory. X (n, d) float32 or float64, y (n,) class indices; neither is copied."""
+    """Rows in memory. X (n, d) float32 or float64, y (n,) class indices, or targets where classes is empty; weights (n,)
+    of the rows, or None; nothing is copied."""
 
     def __init__(
-        self, X: NDArray[Any], y: NDArray[np.uint8], classes: list[Any], hidden: NDArray[np.bool_] | None = None
-    ) -> None:
+        self, X: NDArray[Any], y: NDArray[Any], classes: list[Any], hidden: NDArray[np.bool_] | None = None,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         if len(X) != len(y):
             raise DataError(f"X has {len(X)} rows but y has {len(y)} labels")
-        self.X, self.y, self.classes = X, y, classes
+        self.X, self.y, self.classes, self.weights = X, y, classes, weights
         self.label = "arrays"
         self.hidden = hidden
         self.d = X.shape[1]
@@ -120,11 +122,14 @@ class ArrayTable:
             yield X, y
 
     def weighted_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.float64] | None]]:
-        """(X, y, weights) of all rows without copying any: hidden rows have weight 0; None where no row is hidden."""
+        """(X, y, weights) of all rows without copying any: hidden rows have weight 0; None where all weigh 1."""
         for start in range(0, len(self.X), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
-            hidden = self.hidden is not None and self.hidden[part].any()
-            yield self.X[part], self.y[part], (~self.hidden[part]).astype(np.float64) if hidden else None  # type: ignore[index]
+            weights = None if self.weights is None else self.weights[part]
+            if self.hidden is not None and self.hidden[part].any():
+                keep = ~self.hidden[part]
+                weights = keep.astype(np.float64) if weights is None else np.where(keep, weights, 0.0)
+            yield self.X[part], self.y[part], weights
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -142,7 +147,7 @@ class ArrayTable:
     def without(self, ids: NDArray[np.int64]) -> ArrayTable:
         hidden = np.zeros(len(self.X), bool) if self.hidden is None else self.hidden.copy()
         hidden[ids] = True
-        return ArrayTable(self.X, self.y, self.classes, hidden)
+        return ArrayTable(self.X, self.y, self.classes, hidden, self.weights)
 
 
 class FileTable:

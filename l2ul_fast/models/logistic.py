@@ -13,6 +13,9 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, weighted
 from l2ul_kernels import logistic, softmax
 
+#: Largest gradient entry that may be left when a fit goes on until rounding stops it.
+ROUNDING = 1e-9
+
 
 class LogisticModel:
     """Mean log-loss + lam / 2 ||coef||^2; intercepts are not penalised.
@@ -26,7 +29,7 @@ class LogisticModel:
     size : p, the length of theta.
     """
 
-    name = "lr"
+    name, loss_name = "lr", "logistic"
 
     def __init__(self, d: int, n_classes: int = 2, lam: float = 1e-3) -> None:
         if d < 1 or n_classes < 2:
@@ -133,7 +136,7 @@ class LogisticModel:
         """The minimiser over all rows, by Newton's method with one pass over the rows per step.
 
         rows: arrays (X, y), or an object with n, d and blocks(). Raises UserError when the largest gradient entry does
-        not fall to tol. progress(steps, gradient norm) is called after every pass. With a `metric` (p, p), the Hessian
+        not fall to tol; tol=0 goes on until rounding stops it (and raises above 1e-9). progress(steps, gradient norm) is called after every pass. With a `metric` (p, p), the Hessian
         near the optimum or of some of the rows, passes need only gradients as long as each halves it; the fit then has
         no Hessian unless Newton's method had to finish.
         """
@@ -143,7 +146,7 @@ class LogisticModel:
             raise UserError(f"start must have shape ({self.size},), got {begin.shape}")
 
         counts = np.zeros(self.n_classes)  # filled by the first pass
-        n = 0
+        n = 0.0
 
         def one_pass() -> Iterator[Any]:
             nonlocal n
@@ -154,7 +157,7 @@ class LogisticModel:
             if not counts.all():
                 missing = ", ".join(str(c) for c in np.flatnonzero(counts == 0))
                 raise UserError(f"logistic regression needs rows of every class, but there are none of class {missing}")
-            n = int(counts.sum())
+            n = float(counts.sum())
 
         def objective(theta: Float) -> tuple[float, Float, Float]:
             g, H, total = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0
@@ -178,7 +181,7 @@ class LogisticModel:
             if norm <= tol:
                 return Fit(begin, norm, passes - 1, True, None, float("nan"))
         fit = newton(objective, begin, tol, gauge=gauge, progress=progress)
-        if not fit.converged:
+        if not fit.converged and not (tol == 0.0 and fit.gradient_norm <= ROUNDING):
             raise UserError(
                 f"logistic regression did not converge: after {fit.steps} Newton steps the gradient norm is "
                 f"{fit.gradient_norm:.1e}, not below {tol:.1e}; standardise the features or raise lam"

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
-from l2ul_fast.unlearner import fitting, fitting_mlp, saving
-from l2ul_fast.unlearner.cellstate import CellState
-from l2ul_fast.unlearner.learned import Learned
+from l2ul_fast.unlearner import fitting, saving
+from l2ul_fast.unlearner.heads.base import Head, Report, Rows
+from l2ul_fast.unlearner.heads.expansion import Expansion, OutOfScale
 from l2ul_fast.unlearner.ledger import entry
-from l2ul_fast.unlearner.notes import Notes
-from l2ul_fast.unlearner.requests import MANY, brought, checked_ids, refuse, rows_like
-from l2ul_fast.unlearner.result import RetrainInstead, Unfitted, Unlearned, finite
-from l2ul_fast.unlearner.steps import AnchoredStep, Step, let_go
-from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_kernels.request import (
-    DONE,
-    EMPTY,
-    FOREIGN,
-    OTHERWISE,
-    PRESENT,
-    claim,
-    claim_labelled,
-    leave_classes,
-    release,
-    unclaim,
+from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
+from l2ul_fast.unlearner.result import (
+    UNTRUSTED,
+    RetrainInstead,
+    Unfitted,
+    Unlearned,
+    class_probabilities,
+    finite,
+    predictions,
 )
+from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
+from l2ul_kernels.request.claims import DONE, EMPTY, FOREIGN, FORGOTTEN, PRESENT, claim, release
 
 Progress = Callable[[str, int, int], None]
 
-HEADS = ("influence", "direct")
-PRIORS = ("newton", "none")
+MODELS = ("lr", "mlp", "squared", "poisson")
+HEADS = ("expansion", "learned", "kme", "paper")
+ANCHORS = ("grid", "optimum")
+#: Heads by the names they had before.
+OLD_HEADS = {"influence": "expansion", "direct": "paper"}
+#: Models of numbers.
+NUMBERS = ("squared", "poisson")
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -53,80 +55,119 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     return found
 
 
+def positive(name: str, value: Any) -> float:
+    """`value` as a positive finite float; UserError otherwise."""
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 < value < np.inf:
+        return float(value)
+    raise UserError(f"{name} must be positive, got {value!r}")
+
+
 class L2UL:
-    """A classifier that rows can be taken out of.
+    """A model that rows can be taken out of.
+
+    Safe to use from several threads: one request, look or save at a time.
 
     Parameters
     ----------
-    model : "lr" (logistic regression) or "mlp" (one hidden layer of `hidden` units).
-    head : "influence" (theta moves by a linear map of the forgotten rows' gradient) or "direct" (the paper's network).
-    prior : of the influence head: "newton" (the inverse Hessian, plus a learned correction where held-out pairs say it
-        helps) or "none" (purely learned).
-    lam : penalty, in units of the mean loss. psi, t : cells per partition, partitions.
-    m, s : training pairs and rows per pair; s=None chooses by the size of D.
-    network : also try a correction network on top of the influence head (kept only if held-out pairs say so).
+    model : "lr" (logistic regression), "mlp" (one hidden layer of `hidden` units), "squared" or "poisson" (regression).
+    head : "expansion" (derivatives of the loss, exact integer sums where the model allows), "learned" (a linear map
+        learned from training pairs), "kme" (the paper's embeddings per class, scaled residual) or "paper" (its network).
+    order : of the expansion, 3 or 2 (Newton's step).
+    anchor : where to expand: "grid" (the optimum on a coarse grid, which a single row rarely moves), "optimum", or
+        parameters (p,) that the user gives, such as last year's model.
+    penalty : "mean" (lam times the sum of the rows' weights: lam stays in units of the mean loss when rows leave) or
+        "sum" (lam times the weights at the fit, which then stays as it is, as scikit-learn's C does).
+    lam : penalty, in units of the mean loss. psi, t : cells per partition, partitions (kme, paper).
+    m, s : training pairs and rows per pair (learned, kme, paper); s=None chooses by the size of D.
     robust : train on large and structured forget sets too (for contaminated data).
     hidden, activation, anchor_rows : of the MLP; anchor_rows=0 trains without an anchor.
     store_rows : keep a private copy of the rows when fitted from arrays; else each request brings its rows.
     random_state : an int: equal seeds give equal results for every number of threads; None draws a seed.
 
-    Attributes after fit: theta (p,), n (rows the model stands for), classes_, forget_log, report_ (what fit found out).
+    Attributes after fit: theta (p,), n (rows the model stands for), classes_, due, forget_log, report_ (what fit found).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from l2ul_fast import L2UL
+    >>> X = np.random.default_rng(0).normal(size=(500, 3))
+    >>> u = L2UL("lr").fit(X, X[:, 0] > 0)
+    >>> u.unlearn([7]).n
+    499
     """
 
-    store: ArrayStore | FileStore | NoStore
-    gone: NDArray[np.uint8]
-    notes: Notes
-    cells: CellState
-    step: Step
-    learned: Learned
-    model: Any
+    store: Store
+    status: NDArray[np.uint8]
+    head: Head
 
     def __init__(
         self,
         model: str = "lr",
         *,
-        head: str = "influence",
-        prior: str = "newton",
+        head: str = "expansion",
+        order: int = 3,
+        anchor: str | ArrayLike = "grid",
+        penalty: str = "mean",
         lam: float = 1e-3,
-        psi: int = 4,
+        psi: int | None = None,
         t: int = 100,
         m: int = 1000,
         s: int | None = None,
-        network: bool = False,
         robust: bool = False,
         hidden: int = 10,
         activation: str = "tanh",
         anchor_rows: int | None = None,
         store_rows: bool = True,
         random_state: int | None = 0,
+        prior: str | None = None,
     ) -> None:
-        if model not in ("lr", "mlp"):
-            raise UserError(f'model must be "lr" or "mlp", got {model!r}')
-        if head not in HEADS or prior not in PRIORS:
-            raise UserError(f"head must be one of {HEADS} and prior one of {PRIORS}, got {head!r} and {prior!r}")
-        if not 0 < lam < np.inf:
-            raise UserError(f"lam must be positive, got {lam}")
+        if model not in MODELS:
+            raise UserError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
+        head = _head_of(head, prior)
+        if model in NUMBERS and head != "expansion":
+            raise UserError(f'the model "{model}" has the head "expansion" only, got {head!r}')
+        if order not in (2, 3):
+            raise UserError(f"order must be 2 or 3, got {order!r}")
+        if isinstance(anchor, str):
+            if anchor not in ANCHORS:
+                raise UserError(f'anchor must be "grid", "optimum" or parameters, got {anchor!r}')
+        else:
+            anchor = np.array(anchor, np.float64).tolist()
+        if penalty not in ("mean", "sum"):
+            raise UserError(f'penalty must be "mean" or "sum", got {penalty!r}')
         if activation not in ("tanh", "relu"):
             raise UserError(f'activation must be "tanh" or "relu", got {activation!r}')
         if random_state is None:  # a fresh seed, kept: all later draws follow from it
             random_state = int(np.random.SeedSequence().generate_state(1)[0])
-        psi, t, m = whole("psi", psi, 2, 4096), whole("t", t, 1), whole("m", m, 1)
+        psi = (64 if head == "kme" else 4) if psi is None else psi
+        psi, t, m = whole("psi", psi, 2, 4096), whole("t", t, 1, 10**6), whole("m", m, 1)
         hidden, random_state = whole("hidden", hidden, 1), whole("random_state", random_state, 0)
         s = None if s is None else whole("s", s, 20)
         anchor_rows = None if anchor_rows is None else whole("anchor_rows", anchor_rows, 0)
         self.params: dict[str, Any] = {
-            "model": model, "head": head, "prior": prior, "lam": lam, "psi": psi, "t": t, "m": m, "s": s,
-            "network": network, "robust": robust, "hidden": hidden, "activation": activation,
-            "anchor_rows": anchor_rows, "store_rows": store_rows, "random_state": random_state,
+            "model": model, "head": head, "order": order, "anchor": anchor, "penalty": penalty,
+            "lam": positive("lam", lam), "psi": psi, "t": t, "m": m, "s": s, "robust": bool(robust), "hidden": hidden,
+            "activation": activation, "anchor_rows": anchor_rows, "store_rows": bool(store_rows),
+            "random_state": random_state,
         }  # fmt: skip
+        self._lock = threading.RLock()
         # not found by __getattr__, which would make every other attribute slow, and requests read many
-        self.notes = self.step = self.store = self.cells = self.model = self.learned = cast(Any, Unfitted())
-        self.gone = cast(Any, self.notes)
-        self._log: list[dict[str, Any]] = []
+        self.store = self.head = self.status = cast(Any, Unfitted())
+        self._log: list[tuple[NDArray[np.int64], int, float]] = []
         self.entries: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
         self.saved_to: Path | None = None
         self.generation: int | None = None
+
+    def __repr__(self) -> str:
+        p = self.params
+        about = f"L2UL({p['model']!r}, head={p['head']!r}, lam={p['lam']:g})"
+        if not self.__sklearn_is_fitted__():
+            return f"<{about}, not fitted>"
+        error = "" if self.head.error is None else f", error {self.head.error:.1e}"
+        due = f", due: {self.due}" if self.due else ""
+        gone = int((self.status == FORGOTTEN).sum())
+        return f"<{about}: {self.n} rows x {self.d}, {gone} forgotten{error}{due}>"
 
     # Fit -------------------------------------------------------------------------------------------------------------
 
@@ -134,6 +175,7 @@ class L2UL:
         self,
         X: Any,
         y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
         *,
         part: str = "train",
         progress: Progress | None = None,
@@ -141,223 +183,412 @@ class L2UL:
     ) -> L2UL:
         """Train on rows X (n, d) with labels y (n,), or on the `part` ("train", "test", "all") of a dataset file X.
 
-        `client`: of dask.distributed; its workers make the training pairs (the same ones).
+        Parameters
+        ----------
+        sample_weight : (n,) array, optional
+            Weights of the rows, at least 0; a row of weight 0 counts as one that is not there.
+        progress : callable, optional
+            Called with (what, done, total).
+        client : dask.distributed.Client, optional
+            Its workers sum the shards of a file, or make the training pairs; the result is the same.
         """
         report = progress or (lambda what, done, total: None)
+        with self._lock:
+            table, store, size = self._open(X, y, sample_weight, part)
+            start = time.perf_counter()
+            fitted = fitting.fit(self.params, table, size, report, client)
+            # only now: a fit that fails leaves the object as it was
+            self.store, self.head = store, fitted.head
+            self.status = np.full(size, FOREIGN, np.uint8)
+            self.status[table.ids()] = PRESENT
+            self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
+            self.report_ = finite(fitted.report) | {"fit_seconds": time.perf_counter() - start}
+            self._log = []
+            # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, which state
+            self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
+            self.saved_to, self.generation = None, None
+            return self
+
+    def _open(self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None, part: str) -> tuple[Table, Store, int]:
+        """(the rows to train on, where requests find them, largest row number + 1)."""
+        p = self.params
+        table: ArrayTable | FileTable
+        store: Store
         if y is None:
+            if p["model"] in NUMBERS or sample_weight is not None:
+                raise UserError("a dataset file holds classes without weights: give X, y as arrays")
             file = FileTable(X, part)
-            table: ArrayTable | FileTable = file
-            store: ArrayStore | FileStore | NoStore = FileStore(file)
-            size = file.shards.n
+            table, store, size = file, FileStore(file), file.shards.n
         else:
-            rows = check_rows(X)
-            classes, labels = class_indices(y)
+            rows = check_rows(X).copy()  # ours: forgetting overwrites it
+            classes, labels = self._labels(y)
             if len(rows) != len(labels):
                 raise UserError(f"X has {len(rows)} rows but y has {len(labels)} labels")
-            rows, labels = rows.copy(), labels.copy()  # ours: forgetting overwrites them
-            table = ArrayTable(rows, labels, classes)
-            keep = self.params["store_rows"]
-            store = ArrayStore(rows, labels) if keep else NoStore.of(rows, labels, self.params["random_state"])
-            size = len(rows)
-        if len(table.classes) < 2:
-            raise UserError(f"the labels have only one class ({table.classes}): nothing can be learned")
-        if table.n < self.params["psi"]:
-            raise UserError(f"psi={self.params['psi']} seeds cannot be drawn from {table.n} rows")
-        held = np.bincount(table.y[table.ids()], minlength=len(table.classes))
-        if not held.all():
-            raise UserError(f"there is no row of class {table.classes[int(held.argmin())]} to train on")
-        start = time.perf_counter()
-        fitted = fitting.fit(self.params, table, size, report, client)
-        # only now: a fit that fails leaves the object as it was
-        self.store = store
-        if isinstance(fitted.step, AnchoredStep):
-            fitted.step.fetch = store.fetch
-        self.gone = np.full(size, FOREIGN, np.uint8)
-        self.gone[table.ids()] = PRESENT
-        self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
-        self.notes = Notes(fitted.theta)
-        self.model, self.cells, self.step = fitted.model, fitted.cells, fitted.step
-        self.learned, self.report_ = fitted.learned, finite(fitted.report)
-        self.class_counts = self.cells.counts[:, 0].sum(axis=1)
-        self.report_["fit_seconds"] = time.perf_counter() - start
-        self._log = []
-        # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, and which state
-        self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
-        self.saved_to, self.generation = None, None
-        return self
+            weights = _checked_weights(sample_weight, len(rows))
+            if weights is not None and p["head"] != "expansion":
+                raise UserError(f'rows have weights with the head "expansion" only, not {p["head"]!r}')
+            hidden = None if weights is None or weights.all() else weights == 0
+            table, size = ArrayTable(rows, labels, classes, hidden, weights), len(rows)
+            if p["store_rows"]:
+                store = ArrayStore(rows, labels, weights)
+            else:
+                store = NoStore.of(rows, labels, weights, p["random_state"])
+        if p["model"] not in NUMBERS:
+            if len(table.classes) < 2:
+                raise UserError(f"the labels have only one class ({table.classes}): nothing can be learned")
+            held = np.bincount(table.y[table.ids()], minlength=len(table.classes))
+            if not held.all():
+                raise UserError(f"there is no row of class {table.classes[int(held.argmin())]} to train on")
+        if table.n < 2:
+            raise UserError("a model needs two rows at least")
+        if p["head"] in ("paper", "kme") and table.n < p["psi"]:
+            raise UserError(f"psi={p['psi']} seeds cannot be drawn from {table.n} rows")
+        return table, store, size
+
+    def _labels(self, y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[Any], NDArray[Any]]:
+        """(classes, class indices), or ([], targets) for models of numbers; always our own copy."""
+        if self.params["model"] not in NUMBERS:
+            found, labels = class_indices(y, classes)
+            return found, labels.copy()
+        try:
+            targets = np.array(y, np.float64)
+        except (TypeError, ValueError):
+            raise UserError("y must hold numbers") from None
+        if targets.ndim != 1 or not np.isfinite(targets).all():
+            raise UserError("y must be a list of finite numbers")
+        if self.params["model"] == "poisson" and (targets < 0).any():
+            raise UserError("the targets of a Poisson regression are counts: none may be negative")
+        return [], targets
 
     @property
     def theta(self) -> NDArray[np.float64]:
-        """(p,), as it is now."""
-        return self.notes.theta
+        """(p,), the parameters as they are now; read-only."""
+        theta = self.head.theta
+        theta.flags.writeable = False
+        return theta
 
-    @theta.setter
-    def theta(self, theta: NDArray[np.float64]) -> None:
-        self._flush_log()
-        self.notes = Notes(theta)
+    @property
+    def model(self) -> Any:
+        """The model: its objective and predictions at any theta."""
+        return self.head.model
 
-    # Unlearn ---------------------------------------------------------------------------------------------------------
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) rows of each class that stay."""
+        return self.head.class_counts
 
-    def unlearn(self, rows: ArrayLike | None = None, X: Any = None, y: ArrayLike | None = None) -> Unlearned:
+    @property
+    def due(self) -> str | None:
+        """Why `refresh` should make a pass over the rows that stay, or None."""
+        return self.head.due
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    def unlearn(
+        self, rows: ArrayLike | None = None, X: Any = None, y: ArrayLike | None = None, *, rtol: float | None = None
+    ) -> Unlearned:
         """Take rows out of the model: numbers of rows of D, or the rows themselves (X, y), or both.
 
-        theta, n, counts and all that depends on them change here and now; `save` makes it durable.
+        theta, n, sums and all that depends on them change here and now; `save` makes it durable.
+
+        Parameters
+        ----------
+        rows : (r,) row numbers, optional
+        X, y : (r, d) and (r,) arrays, optional
+            The rows themselves; needed with `store_rows=False`.
+        rtol : float, optional
+            Largest estimated error that is accepted; what it takes is done, a pass over the data or a new expansion.
+            None never leaves the instant answer.
+
+        Raises
+        ------
+        UserError
+            For rows that do not exist, are forgotten, are named twice, or would leave a class without rows. Nothing has
+            changed then.
         """
-        code, ids = OTHERWISE, None
-        if X is None and type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < MANY:
-            code = self.step.request(self, rows[0])  # what users do most
-            if code >= 0:
-                self._refuse(code, np.array(rows))
-        if code == DONE:
-            r = 1
-            self.notes.used += 1
-        else:
+        with self._lock:
+            head, store = self.head, self.store
+            if X is None and type(store) is ArrayStore and type(head) is Expansion:
+                row = _single(rows)
+                if row is not None:  # what users do most: one compiled call
+                    code, theta = head.forget_row(row, store.X, store.y, store.weights, self.status)
+                    if code != DONE:
+                        self._refuse(code, np.array([row]))
+                    return self._answer(np.array([row]), theta, rtol)
             ids = self._take_out(rows, X, y)
-            r = len(ids)
-        notes, n, largest = self.notes, self.n, self.learned.largest
-        self.n = left = n - r
-        if r > largest * n:
-            warnings.warn(RetrainInstead(r, n, largest), stacklevel=2)
-        return Unlearned(self, notes.block, notes.used - 1, left, ids)
+            return self._answer(ids, head.theta, rtol)
+
+    def _answer(self, ids: NDArray[np.int64], theta: NDArray[np.float64], rtol: float | None) -> Unlearned:
+        """Note a request that was done, refine it if asked to, and describe it."""
+        self.n -= ids.size
+        if ids.size:
+            self._log.append((ids, self.n, time.time()))
+        head = self.head
+        error = head.error
+        if rtol is not None and ids.size and not (error is not None and error <= rtol):
+            head.refine(self._readable(), rtol)
+            theta, error = head.theta, head.error
+        if error is not None and error > UNTRUSTED:
+            warnings.warn(
+                RetrainInstead(f"the answer may be as far from a retrained model as {error:.2g} of what was asked for: "
+                               "call refresh, or ask with rtol"),
+                stacklevel=3,
+            )  # fmt: skip
+        theta.flags.writeable = False
+        return Unlearned(theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
+
+    def _readable(self) -> Table:
+        table = self.retained()
+        if table is None:
+            raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot refine its answer")
+        return table
 
     def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
-        """All of `unlearn` but n, for any request; the numbers of the rows, ascending."""
-        step = self.step
+        """Any request but its note: the numbers of the rows, ascending."""
         if rows is None:
-            rows, X = rows_like(self, X, y), None if isinstance(self.store, ArrayStore | FileStore) else X
+            rows, X = rows_like(self, X, y), None if not isinstance(self.store, NoStore) else X
         ids = checked_ids(rows)
-        if ids.size == 1 and X is None:
-            code = step.request(self, ids.item())
-            if code >= 0:
-                self._refuse(code, ids)
-            if code == DONE:
-                self.notes.used += 1
-                return ids
-        if ids.size:
-            theta = self._without_stored(ids) if X is None else self._without_brought(rows, ids, X, y)
-            self.notes.add(ids, time.time(), theta, step.total)
-            self.model = step.model  # an anchor may have moved
+        if not ids.size:
+            return ids
+        refusal = claim(ids, self.status)
+        if refusal >= 0:
+            self._refuse(refusal, ids)
+        try:
+            if X is None:
+                here = self.store.fetch(ids)
+                given = Rows(here[0], here[1], self.store.weights_of(ids), ids)
+            else:
+                forgotten, labels, weights = brought(self, rows, ids, X, y)
+                given = Rows(forgotten, labels, weights, ids)
+            self._keep_classes(given.y, ids)
+            self.head.forget(given)
+        except BaseException:
+            release(ids, self.status)
+            raise
+        self.store.erase(ids)
         return ids
 
-    def _without_stored(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """theta without rows that are stored here; nothing that is held of them stays."""
-        store = self.store
-        refusal = claim_labelled(ids, self.gone, store.y, self.class_counts)
-        if refusal >= 0:
-            self._refuse(refusal, ids)
-        try:
-            theta = self.step.move_stored(store, ids, self.theta, self.n)
-        except BaseException:
-            unclaim(ids, self.gone, store.y, self.class_counts)
-            raise
-        self.cells.forget(ids, store.y, ids, store)
-        return theta
-
-    def _without_brought(self, rows: Any, ids: NDArray[np.int64], X: Any, y: Any) -> NDArray[np.float64]:
-        """The same for rows that come with the request."""
-        refusal = claim(ids, self.gone)
-        if refusal >= 0:
-            self._refuse(refusal, ids)
-        try:
-            forgotten, labels = brought(self, rows, ids, X, y)
-            at = np.arange(ids.size)
-            empty = leave_classes(labels, at, self.class_counts)
-            if empty >= 0:
-                self._refuse(8 * empty + EMPTY, ids)
-            try:
-                theta = self.step.move(forgotten, labels, ids, self.theta, self.n)
-            except BaseException:
-                np.add.at(self.class_counts, labels, 1)
-                raise
-        except BaseException:
-            release(ids, self.gone)
-            raise
-        self.cells.forget(ids, labels, at, self.store)
-        return theta
+    def _keep_classes(self, y: NDArray[Any], ids: NDArray[np.int64]) -> None:
+        counts = self.class_counts
+        if counts.size:
+            left = counts - np.bincount(y, minlength=counts.size)
+            if (left <= 0).any():
+                self._refuse(8 * int(left.argmin()) + EMPTY, ids)
+        elif ids.size >= self.n:
+            self._refuse(EMPTY, ids)
 
     def _refuse(self, code: int, ids: NDArray[np.int64]) -> NoReturn:
         """Raise what a claim found; a model needs rows of every class."""
         if code % 8 != EMPTY:
             refuse(code, ids)
-        if self.n == ids.size:
+        if self.n == ids.size or not self.classes_:
             raise UserError("the request takes out all rows: delete the model instead")
         name = self.classes_[code // 8]
         raise UserError(f"the request takes out all rows of class {name}: retrain without that class")
 
+    def learn(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Add rows X (r, d) with labels y (r,): `unlearn` with the other sign.
+
+        Returns
+        -------
+        (r,) int64 array
+            Numbers of the new rows.
+
+        Raises
+        ------
+        UserError
+            For a class that was not there at the fit, rows of another width, an unlearner fitted on a file, or a head
+            that cannot learn. Nothing has changed then.
+        """
+        with self._lock:
+            if isinstance(self.store, FileStore):
+                raise UserError("rows cannot be added to a model that was fitted on a file: fit again")
+            rows = check_rows(X, self.d)
+            _, labels = self._labels(y, self.classes_)
+            weights = _checked_weights(sample_weight, len(rows))
+            if len(rows) != len(labels):
+                raise UserError(f"X has {len(rows)} rows but y has {len(labels)} labels")
+            weighted = self.store.weights.size > 0
+            if (weights is not None) != weighted and len(rows):
+                raise UserError("rows have weights either all or none: give sample_weight as at the fit")
+            if weights is not None and not weights.all():
+                raise UserError("a row of weight 0 counts as one that is not there: leave it out")
+            ids = np.arange(self.status.size, self.status.size + len(rows))
+            if not ids.size:
+                return ids
+            rows = rows.astype(self.store.dtype)
+            self.store.append(rows, labels, weights)
+            before = self.status
+            self.status = np.concatenate([before, np.full(len(rows), PRESENT, np.uint8)])
+            try:
+                try:
+                    self.head.learn(Rows(rows, labels, weights, ids))
+                except OutOfScale as error:
+                    table = self.retained()
+                    if table is None or not isinstance(self.head, Expansion):
+                        raise UserError(f"{error}, and the rows are not kept (store_rows=False): fit again") from None
+                    self.head.expand_anew(table)
+            except BaseException:
+                self.status = before
+                self.store.cut(before.size)
+                raise
+            self.n += len(rows)
+            self._log.append((-1 - ids, self.n, time.time()))
+            return ids
+
     # Look at the rows that stay --------------------------------------------------------------------------------------
 
-    def retained(self) -> Table:
-        """The rows the model stands for now."""
-        return self.store.table(self.classes_, self.gone != PRESENT)
+    def retained(self) -> Table | None:
+        """The rows the model stands for now, None where they are not kept."""
+        return self.store.table(self.classes_, self.status != PRESENT)
 
     def residual(self, theta: NDArray[np.float64] | None = None) -> float:
         """Largest entry of the retained objective's gradient at theta (p,), the model's own if None (one pass over the
         data); 0 if retrained."""
-        table, at = self.retained(), self.theta if theta is None else theta
-        total = np.zeros(at.size)
-        for X, y in table.blocks():
-            total += len(X) * self.model.data_gradient(at, X, y)
-        return float(np.abs(total / table.n + self.model.penalty_gradient(at)).max())
+        with self._lock:
+            table = self.retained()
+            if table is None:
+                raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot look at the retained ones")
+            return fitting.residual(self.params, self.head, table, self.theta if theta is None else theta)
 
     def noise_floor(self) -> float:
         """Share of the rows that one more training from another start answers otherwise; 0 where training is a
-        function of the data (logistic regression, the anchored MLP). Unlearning cannot be judged below it."""
-        if self.params["model"] == "lr" or isinstance(self.step, AnchoredStep):
-            return 0.0
-        return fitting_mlp.noise_floor(self)
+        function of the data (linear models, the anchored MLP). Unlearning cannot be judged below it."""
+        return fitting.noise_floor(self)
 
-    def refresh(self, reanchor: bool = False, progress: Progress | None = None) -> dict[str, Any]:
-        """Remove what U still knows of forgotten rows: training pairs, partition seeds, the head made from them.
+    def refresh(self, reanchor: bool | None = None, progress: Progress | None = None) -> dict[str, Any]:
+        """Make everything that is kept a function of the rows that stay: a new expansion where one is due; for heads
+        without integer sums the optimum of these rows, and new pairs, seeds and maps where they held forgotten rows.
 
-        reanchor: also train theta to the optimum of the rows that stay (a warm retrain). Returns what was done.
+        Returns what was done.
         """
-        done = fitting.refresh(self, reanchor, progress or (lambda what, done, total: None))
-        self._flush_log()
-        self.entries.append(entry("refresh", n=self.n, theta=self.theta, refreshed=done))
-        return done
+        if reanchor is not None:
+            warnings.warn("`reanchor` has no effect any more: refresh always does what it takes", DeprecationWarning,
+                          stacklevel=2)  # fmt: skip
+        report: Report = progress or (lambda what, done, total: None)
+        with self._lock:
+            done = self.head.refresh(self.retained(), np.flatnonzero(self.status == FORGOTTEN), report)
+            self._flush_log()
+            simple = {k: v for k, v in done.items() if isinstance(v, bool | int | float | str | None)}
+            self.entries.append(entry("refresh", n=self.n, theta=self.theta, refreshed=simple))
+            return done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None and self.due:
+            self.refresh()
 
     @property
     def forget_log(self) -> list[dict[str, Any]]:
         """The requests since `fit`: rows (r,), n (rows left), time (seconds since 1970)."""
-        self._flush_log()
-        return self._log
+        with self._lock:
+            self._flush_log()
+            return list(self._done)
+
+    @property
+    def _done(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for e in [*self.history, *self.entries]:
+            if e["action"] == "fit":
+                found = []
+            elif e["action"] == "unlearn":
+                found.append(saving.request_of(e, self.status.size))
+        return found
 
     def _flush_log(self) -> None:
-        """Put the latest requests into the log, and into entries for the ledger; their notes go."""
-        latest, theta = self.notes.all(), self.theta
-        left = self.n + sum(len(note.rows) for note in latest)
-        for note in latest:
-            left -= len(note.rows)
-            self._log.append({"rows": note.rows, "n": left, "time": note.time})
-            self.entries.append(
-                entry("unlearn", n=left, rows=note.rows, time=note.time, theta=note.after, theta_before=note.before)
-            )
-        if latest:
-            self.notes = Notes(theta)
-            let_go(self.step)
+        """Put the latest requests into entries for the ledger."""
+        for ids, left, when in self._log:
+            if ids.size and ids[0] < 0:
+                self.entries.append(entry("learn", n=left, rows=-1 - ids, time=when))
+            else:
+                self.entries.append(entry("unlearn", n=left, rows=ids, time=when))
+        self._log = []
 
     # Model -----------------------------------------------------------------------------------------------------------
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Class probabilities (n, C) of rows as the model sees them (rows of a file: standardised)."""
-        return self.model.predict_proba(self.theta, check_rows(X, self.d))
+        with self._lock:
+            theta = self.theta
+        return class_probabilities(self.model, theta, X)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest class of each row of X (n, d)."""
-        index = self.model.predict(self.theta, check_rows(X, self.d))
-        return np.asarray(self.classes_)[index]
+        """The likeliest class, or the expected target, of each row of X (n, d)."""
+        with self._lock:
+            theta = self.theta
+        return predictions(self.model, self.classes_, theta, X)
 
-    # Disk ------------------------------------------------------------------------------------------------------------
+    # Disk and copies -------------------------------------------------------------------------------------------------
 
-    def save(self, directory: str | Path) -> None:
-        """Write the state and the ledger to `directory`: all of it or nothing."""
-        self._flush_log()
-        saving.save(self, Path(directory))
+    def save(self, directory: str | Path, *, defer: bool = False, request_id: str | None = None) -> None:
+        """Write the state and the ledger to `directory`: all of it or nothing.
+
+        What is due is done first, so that nothing that is saved gives a forgotten row back. defer=True leaves that for
+        later, and into the directory this was loaded from or saved to writes only the latest requests (a journal).
+        """
+        with self._lock:
+            saving.save(self, Path(directory), defer=defer, request_id=request_id)
 
     @classmethod
     def load(cls, directory: str | Path, data: str | Path | None = None) -> L2UL:
         """Read a saved state; `data` names the dataset file if it has moved."""
         return saving.load(cls, Path(directory), data)
 
+    def copy(self) -> L2UL:
+        """An independent unlearner in the same state."""
+        return copy.deepcopy(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state = {key: value for key, value in self.__dict__.items() if key != "_lock"}
+            return copy.deepcopy(state)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
     def __sklearn_is_fitted__(self) -> bool:
-        return not isinstance(self.notes, Unfitted)
+        return not isinstance(self.head, Unfitted)
+
+
+def _head_of(head: str, prior: str | None) -> str:
+    """The head by its name, old names too."""
+    if prior is not None:
+        if prior not in ("newton", "none"):
+            raise UserError(f'prior must be "newton" or "none", got {prior!r}')
+        if head in ("expansion", "influence"):
+            now = "learned" if prior == "none" else "expansion"
+            warnings.warn(f'prior={prior!r} is now head="{now}"', DeprecationWarning, stacklevel=3)
+            return now
+    if head in OLD_HEADS:
+        warnings.warn(f'head={head!r} is now head="{OLD_HEADS[head]}"', DeprecationWarning, stacklevel=3)
+        return OLD_HEADS[head]
+    if head not in HEADS:
+        raise UserError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
+    return head
+
+
+def _single(rows: Any) -> int | None:
+    """The number of the only row that is named by a list of one plain int, else None."""
+    if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and -1 <= rows[0] < 2**62:
+        return rows[0]
+    return None
+
+
+def _checked_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64] | None:
+    """(n,) float64, finite and at least 0, one of them positive; our own copy."""
+    if weights is None:
+        return None
+    try:
+        found = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        raise UserError("sample_weight must hold numbers") from None
+    if found.shape != (n,):
+        raise UserError(f"sample_weight must have {n} numbers, one for each row, got shape {found.shape}")
+    if not np.isfinite(found).all() or (found < 0).any():
+        raise UserError("sample_weight must be finite and at least 0")
+    if n and not found.any():
+        raise UserError("all rows have weight 0: there is nothing to train on")
+    return found

@@ -1,19 +1,16 @@
-"""What a request gives back: the new model, and how far it is to be trusted."""
+"""What a request gives back: the model without the rows, an estimate of its error, and how it was found."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import check_rows
-
-if TYPE_CHECKING:
-    from l2ul_fast.unlearner.l2ul import L2UL
-    from l2ul_fast.unlearner.notes import Block
 
 
 class NotFitted(UserError, AttributeError):
@@ -24,6 +21,8 @@ class Unfitted:
     """In place of all that `fit` makes."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         raise NotFitted("this unlearner is not fitted yet: call fit, or load a saved one")
 
 
@@ -35,21 +34,12 @@ def finite(value: Any) -> Any:
 
 
 class RetrainInstead(UserWarning):
-    """The request is outside what the unlearner was trained for."""
-
-    def __init__(self, r: int, n: int, largest: float) -> None:
-        super().__init__(
-            f"{r} of {n} rows is more than this unlearner was trained for ({largest:.1%}): retrain instead"
-        )
-        self.r, self.n, self.largest = r, n, largest
+    """The estimated error of the answer is so large that retraining (`refresh`) should follow."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """share: r / n. largest: the largest share in the training pairs. distance: how unusual the request's gradient is,
-    1 = as large as the 99th percentile of the training pairs (None for the direct head). advice: "ok" or "retrain
-    instead".
-    """
+    """What results said before they had an `error`: share r / n of the rows; advice "ok" or "retrain instead"."""
 
     share: float
     largest: float
@@ -57,40 +47,70 @@ class Trust:
     advice: str
 
 
+#: Estimated rho above which an answer is not trusted.
+UNTRUSTED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class Unlearned:
-    """The model without the rows of one request. theta (p,), rows (r,), predict, predict_proba, trust."""
+    """The model without the rows of a request.
 
-    __slots__ = ("_block", "_k", "_rows", "_unlearner", "n")
+    Attributes
+    ----------
+    theta : (p,) array, read-only
+        Its parameters.
+    rows : (r,) int64 array
+        The rows that were forgotten, ascending.
+    n : int
+        The rows that stay.
+    error : float or None
+        Estimated rho of everything forgotten since the latest expansion: the distance to the retrained model in units of
+        what retraining changes. None where the head cannot know.
+    tier : str
+        What was done: "order 3", "order 2", "new expansion", "instant", "secant steps", "network", ...
+    due : str or None
+        Why `refresh` should follow.
+    """
 
-    def __init__(self, unlearner: L2UL, block: Block, k: int, n: int, rows: NDArray[np.int64] | None) -> None:
-        """Request k of a block; n: rows that are left; rows: None for the one that the block names."""
-        self._unlearner, self._block, self._k, self.n, self._rows = unlearner, block, k, n, rows
+    theta: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    n: int
+    error: float | None
+    tier: str
+    due: str | None
+    _model: Any = field(repr=False)
+    _classes: list[Any] = field(repr=False)
 
-    @property
-    def theta(self) -> NDArray[np.float64]:
-        return self._block.thetas[self._k + 1]
+    def __repr__(self) -> str:
+        error = "not known" if self.error is None else f"{self.error:.1e}"
+        due = f", due: {self.due}" if self.due else ""
+        return f"<Unlearned: {self.rows.size} row(s) forgotten, {self.n} stay; error {error} ({self.tier}){due}>"
 
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        return self._block.rows[self._k : self._k + 1] if self._rows is None else self._rows
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities (n, C) of rows X (n, d)."""
+        return class_probabilities(self._model, self.theta, X)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The likeliest class, or the expected target, of each row of X (n, d)."""
+        return predictions(self._model, self._classes, self.theta, X)
 
     @property
     def trust(self) -> Trust:
-        """How this request compares with those the unlearner was trained on."""
-        learned, r = self._unlearner.learned, self.rows.size
-        share = r / (self.n + r)
-        distance = None
-        if r and not np.isnan(self._block.totals[self._k, 0]):
-            z = self._block.totals[self._k] / np.sqrt(r)
-            distance = learned.distance(z, self._unlearner.step.inverse_hessian(self.n))
-        fine = share <= learned.largest and (distance is None or distance <= 2.0)
-        return Trust(share, learned.largest, distance, "ok" if fine else "retrain instead")
+        """Replaced by `error` and `due`."""
+        warnings.warn("`.trust` is replaced by `.error` and `.due`", DeprecationWarning, stacklevel=2)
+        bad = self.error is not None and self.error > UNTRUSTED
+        r = self.rows.size
+        return Trust(r / max(self.n + r, 1), 1.0, None, "retrain instead" if bad else "ok")
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities (n, C)."""
-        return self._unlearner.model.predict_proba(self.theta, check_rows(X, self._unlearner.d))
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest class of each row."""
-        index = self._unlearner.model.predict(self.theta, check_rows(X, self._unlearner.d))
-        return np.asarray(self._unlearner.classes_)[index]
+def class_probabilities(model: Any, theta: NDArray[np.float64], X: ArrayLike) -> NDArray[np.float64]:
+    """(n, C); UserError for a model of numbers."""
+    if not model.n_classes:
+        raise UserError("this model predicts numbers, which have no class probabilities: use predict")
+    return np.asarray(model.predict_proba(theta, check_rows(X, model.d)))
+
+
+def predictions(model: Any, classes: list[Any], theta: NDArray[np.float64], X: ArrayLike) -> NDArray[Any]:
+    """(n,) classes, or numbers."""
+    found = model.predict(theta, check_rows(X, model.d))
+    return np.asarray(classes)[found] if model.n_classes else np.asarray(found)

@@ -17,15 +17,14 @@ its root mean square, read from counts and integer sums, so that a request knows
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import Answer
+from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES
@@ -62,29 +61,30 @@ class Expansion:
     `sums` (int64), `anchor` (p,) and `exponents` (p + 4,) are the whole state: functions of the rows that stay.
     """
 
-    kind = "expansion"
+    kind: ClassVar[str] = "expansion"
 
     def __init__(
-        self, loss: int, order: int, classes: int, strengths: Vector, penalty: tuple[float, float], where: str,
-        anchor: Vector, exponents: NDArray[np.int64], sums: NDArray[np.int64], weighted: bool,
+        self, model: Any, order: int, classes: int, penalty: tuple[float, float], where: str, anchor: Vector,
+        exponents: NDArray[np.int64], sums: NDArray[np.int64], weighted: bool,
     ) -> None:  # fmt: skip
-        """strengths (p,): of the penalty; penalty: its weight is penalty[0] + penalty[1] * sum of weights. where: how the
-        anchor was chosen, "grid", "given" or "optimum"."""
-        self.loss, self.order, self.classes, self.where, self.weighted = loss, order, classes, where, weighted
-        self.penalty, self.strengths = penalty, strengths
-        self.exponents, self.sums = exponents, sums
+        """penalty: its weight is penalty[0] + penalty[1] * sum of weights. where: how the anchor was chosen, "grid",
+        "given" or "optimum". classes: 0 for models of numbers."""
+        self.model, self.loss = model, NAMES.index(model.loss_name)
+        self.order, self.classes, self.where, self.weighted = order, classes, where, weighted
+        self.penalty, self.exponents, self.sums = penalty, exponents, sums
+        self.tier = f"order {order}"
         p = self.p = anchor.size
         self.state = kernels.new_state(p, order)
         self.work = np.zeros((kernels.WORK + p, kernels.width_of(p)))
         facts = self.state[kernels.FACTS]
         scales = _scales(int(sums[0]) if sums[0] else 1, exponents, order, weighted)
         facts[: ints.SCALES] = scales
-        facts[kernels.LOSS], facts[kernels.ORDER], facts[kernels.CLASSES] = loss, order, classes
-        facts[kernels.COUNTED] = not _bounded(loss, weighted)
+        facts[kernels.LOSS], facts[kernels.ORDER], facts[kernels.CLASSES] = self.loss, order, classes
+        facts[kernels.COUNTED] = not _bounded(self.loss, weighted)
         facts[kernels.CONSTANT], facts[kernels.PER_WEIGHT] = penalty
         facts[kernels.UNIT] = 1.0 / scales[ints.WEIGHT]
         self.state[kernels.ANCHOR, :p] = anchor
-        self.state[kernels.STRENGTH, :p] = strengths
+        self.state[kernels.STRENGTH, : p - 1] = 1.0
         self.state[kernels.SCALE, :p] = np.ldexp(1.0, exponents[:p])
         self.state[kernels.INVERSE_SCALE, :p] = np.ldexp(1.0, -exponents[:p])
 
@@ -93,16 +93,15 @@ class Expansion:
     @classmethod
     def build(
         cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
-        penalty: tuple[float, float] | None = None, report: Callable[[str, int, int], None] | None = None,
+        penalty: tuple[float, float] | None = None, report: Report | None = None,
     ) -> Expansion:  # fmt: skip
         """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum") or
         at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None."""
         report = report or (lambda what, done, total: None)
-        loss = NAMES.index(getattr(model, "loss_name", "logistic"))
+        loss = NAMES.index(model.loss_name)
         p = model.size
         order = storable_order(p, order, table)
         classes = len(table.classes) if loss == LOGISTIC else 0
-        strengths = np.where(np.arange(p) < p - 1, 1.0, 0.0)
         report("scale the columns", 0, 1)
         exponents, rows, weighted = _column_exponents(table)
         moments = _moments(table, exponents, rows)
@@ -117,19 +116,36 @@ class Expansion:
         _set_derivative_exponents(exponents, loss, table, point, weighted)
         sums = np.zeros(ints.sums_size(p, classes, order), np.int64)
         penalty = (0.0, model.lam) if penalty is None else penalty
-        made = cls(loss, order, classes, strengths, penalty, where, point, exponents, sums, weighted)
+        made = cls(model, order, classes, penalty, where, point, exponents, sums, weighted)
         sums[0] = rows  # the scales are made for this many rows
         made.state[kernels.FACTS, : ints.SCALES] = _scales(rows, exponents, order, weighted)
         made.state[kernels.FACTS, kernels.UNIT] = 1.0 / made.state[kernels.FACTS, ints.WEIGHT]
         sums[0] = 0
         report("sum the derivatives", 0, 1)
         for X, y, weights in _weighted_blocks(table):
-            made.add(X, y, weights, 1)
+            made._accumulate(X, y, weights, 1)
         made.settle(theta)
         return made
 
-    def add(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
-        """Add the terms of rows X (n, d), y (n,) to the sums, or subtract them (sign -1). delta stays as it was."""
+    def add(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None = None) -> None:
+        """Add the terms of rows X (n, d), y (n,) to the sums; delta stays as it was."""
+        self._accumulate(X, y, weights, 1)
+
+    def revert(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None = None) -> None:
+        """Take the terms of rows that were added out of the sums; delta stays as it was."""
+        self._accumulate(X, y, weights, -1)
+
+    def merge(self, other: Expansion) -> None:
+        """Add the sums of other rows, made at the same anchor and scales; UserError for another anchor."""
+        if self.kind != other.kind or self.loss != other.loss or not np.array_equal(self.anchor, other.anchor):
+            raise UserError("only expansions of one loss at one anchor can be merged: give both the same anchor")
+        mine, theirs = self.state[kernels.FACTS, : ints.SCALES], other.state[kernels.FACTS, : ints.SCALES]
+        if not np.array_equal(self.exponents, other.exponents) or not np.array_equal(mine, theirs):
+            raise UserError("only expansions with equal scales can be merged: sum all rows in one expansion")
+        self.sums += other.sums
+        self._resolve()
+
+    def _accumulate(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
         p = self.p
         before = self._tops.copy() if sign < 0 else None
         ints.add_all_rows(
@@ -258,21 +274,60 @@ class Expansion:
             return DONE, self.theta
         return code, out
 
-    def forget(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None) -> None:
-        """Take these rows out: X (r, d), y (r,), weights (r,) or None. They were added before, the very same numbers."""
-        self.add(X, y, weights, -1)
+    def forget(self, rows: Rows) -> None:
+        """Take these rows out, which were added before: the very same numbers."""
+        self.revert(rows.X, rows.y, rows.weights)
         facts = self.state[kernels.FACTS]
-        gone = float(len(X) if weights is None else weights.sum())
+        gone = float(len(rows.X) if rows.weights is None else rows.weights.sum())
         facts[kernels.LAG] += facts[kernels.PER_WEIGHT] * gone
         self._resolve()
 
-    def learn(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None) -> None:
-        """Add rows. A value beyond a column's scale cannot be added: UserError, and nothing has changed."""
-        scale = self.state[kernels.INVERSE_SCALE, : self.p - 1]
-        if (np.abs(X * scale) >= 1.0).any() or not _bounded(self.loss, self.weighted):
-            raise OutOfScale("a row lies beyond the scale of the sums")
-        self.add(X, y, weights, 1)
+    def learn(self, rows: Rows) -> None:
+        """Add rows; OutOfScale, and nothing has changed, if a term lies beyond the scale of the sums."""
+        X, y, weights = rows.X, rows.y, rows.weights
+        if (np.abs(X * self.state[kernels.INVERSE_SCALE, : self.p - 1]) >= 1.0).any():
+            raise OutOfScale("a value lies beyond its column's scale")
+        if not _bounded(self.loss, self.weighted):
+            largest, given = np.zeros(3), _NO_WEIGHTS if weights is None else weights
+            ints.derivative_extremes(X, y, given, self.loss, self.anchor, largest)
+            heaviest = np.append(largest, given.max(initial=0.0))
+            if (heaviest >= np.ldexp(1.0, self.exponents[-4:]))[: 4 if self.weighted else 3].any():
+                raise OutOfScale("a derivative lies beyond its scale")
+        if int(self.sums[0]) + len(X) >= 1 << int(self.sums[0]).bit_length():
+            raise OutOfScale("the sums have no room for so many rows")
+        self.add(X, y, weights)
         self._resolve()
+
+    def refine(self, table: Any, rtol: float) -> None:
+        """A new expansion at the optimum of the rows that stay, if the error is not known to be at most rtol."""
+        if self.error is None or self.error > rtol:
+            self.expand_anew(table)
+
+    def refresh(self, table: Any, forgotten: Ids, report: Report) -> dict[str, Any]:
+        """theta as a function of the integers alone; where a new expansion is due, that is made first."""
+        due = self.due
+        if due is None and self.where == "optimum" and forgotten.size:
+            due = "the anchor is the optimum of rows of which some have left"
+        if due is None:
+            self.canonical()
+            return {"expanded": False, "why": None}
+        if table is None:
+            raise UserError(f"a new expansion is due ({due}), but the rows are not kept (store_rows=False): fit again")
+        report("expand at the rows that stay", 0, 1)
+        self.expand_anew(table)
+        return {"expanded": True, "why": due}
+
+    def expand_anew(self, table: Any) -> None:
+        """Take over the expansion of the rows of `table`; a given anchor is kept."""
+        model = model_of_weight(self.model, self.penalty, table)
+        found = model.fit(table, start=self.theta, tol=1e-10)
+        found = polished(model, table, found)
+        anchor: str | Vector = self.anchor if self.where == "given" else self.where
+        fresh = Expansion.build(
+            self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty
+        )
+        self.__dict__.update(fresh.__dict__)
+        self.tier = "new expansion"
 
     def _resolve(self) -> None:
         """Bring delta to the root of the present sums."""
@@ -305,51 +360,60 @@ class Expansion:
 
     # Keep ------------------------------------------------------------------------------------------------------------
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """The state, functions of the rows that stay (unless `due`)."""
         return {"expansion.sums": self.sums, "expansion.anchor": self.anchor, "expansion.exponents": self.exponents}
 
     def facts(self) -> dict[str, Any]:
         return {
-            "loss": NAMES[self.loss], "order": self.order, "classes": self.classes, "where": self.where,
+            "order": self.order, "classes": self.classes, "where": self.where,
             "penalty": list(self.penalty), "weighted": self.weighted,
             "due": int(self.state[kernels.FACTS, kernels.DUE]),
         }  # fmt: skip
 
     @classmethod
-    def from_arrays(cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Expansion:
+    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Expansion:
         """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
         anchor, sums = np.array(arrays["expansion.anchor"]), np.array(arrays["expansion.sums"])
         exponents = np.array(arrays["expansion.exponents"])
-        p, order, classes = anchor.size, int(facts["order"]), int(facts["classes"])
-        loss = NAMES.index(facts["loss"])
+        p, order, classes = model.size, int(facts["order"]), int(facts["classes"])
         if (
-            order not in (2, 3) or sums.dtype != np.int64 or sums.shape != (ints.sums_size(p, classes, order),)
+            anchor.shape != (p,) or order not in (2, 3) or sums.dtype != np.int64 or sums.shape != (ints.sums_size(p, classes, order),)
             or exponents.shape != (p + 4,) or exponents.dtype != np.int64 or not np.isfinite(anchor).all()
             or np.abs(exponents).max() > LARGEST_EXPONENT or sums[0] < 1 or facts["where"] not in ("grid", "given", "optimum")
             or (classes and sums[2 : 2 + classes].sum() != sums[0])
         ):  # fmt: skip
             raise ValueError("the sums of the expansion, which do not fit each other")
-        strengths = np.where(np.arange(p) < p - 1, 1.0, 0.0)
         penalty = (float(facts["penalty"][0]), float(facts["penalty"][1]))
-        made = cls(
-            loss, order, classes, strengths, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"])
-        )
+        made = cls(model, order, classes, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"]))
         made.settle()
         if facts["due"]:
             made._mark(int(facts["due"]) & 15)
         return made
 
-    def copy(self) -> Expansion:
-        """An independent one."""
-        return copy.deepcopy(self)
-
-    def answer(self) -> Answer:
-        return Answer(self.theta, self.error, "order 3" if self.order == 3 else "order 2")
-
-
 class OutOfScale(UserError):
     """A row cannot be added to the present sums: a new expansion can."""
+
+
+def model_of_weight(model: Any, penalty: tuple[float, float], table: Any) -> Any:
+    """The model whose penalty, in units of the mean loss over the rows of table, is the one asked for."""
+    if penalty[0] == 0.0:
+        return model
+    weights = getattr(table, "weights", None)
+    total = float(table.n if weights is None else weights[table.ids()].sum())
+    changed = copy.copy(model)
+    changed.lam = penalty[0] / total + penalty[1]
+    return changed
+
+
+def polished(model: Any, table: Any, found: Any) -> Any:
+    """A fit iterated until its gradient stops falling: the optimum down to rounding."""
+    for _ in range(3):
+        again = model.fit(table, start=found.theta, tol=found.gradient_norm / 4) if found.gradient_norm else found
+        if not again.gradient_norm < 0.5 * found.gradient_norm:
+            return found
+        found = again
+    return found
 
 
 def storable_order(p: int, order: int, table: Table) -> int:
