@@ -89,10 +89,13 @@ class GeneralisedLinearModel:
             n += len(X) if weights is None else float(given.sum())
         return total, g, np.triu(H) + np.triu(H, 1).T, n
 
-    def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
-        """(p,) mean gradient of the loss over the rows, without penalty."""
-        _, g, _, n = self._sums(np.asarray(theta, np.float64), (X, y))
-        return g / max(n, 1.0)
+    def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, weights: Any = None) -> Float:
+        """(p,) mean gradient of the loss over the rows, each times its weight, without penalty."""
+        g, H = np.zeros(self.size), np.zeros((self.size, self.size))
+        given = _NO_WEIGHTS if weights is None else np.asarray(weights, np.float64)
+        rows = np.ascontiguousarray(X)
+        glm_sums(rows, np.asarray(y), given, self._code, np.asarray(theta, np.float64), g, H)
+        return g / max(len(rows), 1)
 
     def penalty_gradient(self, theta: ArrayLike) -> Float:
         """(p,) lam * theta on the coefficients, 0 on the intercept."""

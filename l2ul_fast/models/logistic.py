@@ -59,10 +59,10 @@ class LogisticModel:
             return logistic.logistic_sums(X, y, theta, weights, g, H)
         return softmax.softmax_sums(X, y, theta, self.n_classes, weights, g, H)
 
-    def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
-        """(p,) mean gradient of the log-loss over the rows, without penalty."""
+    def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, weights: Any = None) -> Float:
+        """(p,) mean gradient of the log-loss over the rows, each times its weight (two classes only), without penalty."""
         if self.n_classes == 2:
-            return logistic.logistic_gradient(X, y, theta)
+            return logistic.logistic_gradient(X, y, theta, weights)
         return softmax.softmax_gradient(X, y, theta, self.n_classes)
 
     def penalty_gradient(self, theta: ArrayLike) -> Float:

@@ -23,7 +23,7 @@ from l2ul_fast.errors import DataError
 
 Entry = dict[str, Any]
 
-ACTIONS = ("fit", "unlearn", "refresh")
+ACTIONS = ("fit", "unlearn", "refresh", "learn")
 START = "0" * 64  # the `previous` of the first line
 _SCALARS = (str, bool, int, float, type(None))
 _ROWS = re.compile(r"(?:\d{1,18}(?:-\d{1,18})?(?:,(?!$)|$))*")
@@ -68,7 +68,7 @@ def entry(
     action: str,
     *,
     n: int,
-    theta: ArrayLike,
+    theta: ArrayLike | None = None,
     theta_before: ArrayLike | None = None,
     rows: ArrayLike | None = None,
     refreshed: Mapping[str, Any] | None = None,
@@ -83,8 +83,8 @@ def entry(
     """
     if action not in ACTIONS:
         raise ValueError(f"action must be one of {', '.join(ACTIONS)}, got {action!r}")
-    if (action == "unlearn") != (rows is not None):
-        raise ValueError("rows belong to an unlearn entry, and only there")
+    if (action in ("unlearn", "learn")) != (rows is not None):
+        raise ValueError("rows belong to an entry that unlearns or learns, and only there")
     moment = datetime.now(UTC) if time is None else datetime.fromtimestamp(time, UTC)
     made: Entry = {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "action": action}
     if rows is not None:
@@ -92,7 +92,8 @@ def entry(
     made["n"] = int(n)
     if theta_before is not None:
         made["theta_before"] = _digest(theta_before)
-    made["theta_after"] = _digest(theta)
+    if theta is not None:
+        made["theta_after"] = _digest(theta)
     for name, values in (("refreshed", refreshed), ("trust", trust)):
         if values is not None:
             made[name] = {str(key): _scalar(f"{name}.{key}", value) for key, value in values.items()}

@@ -8,17 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import check_rows, class_indices
+from l2ul_fast.tables import check_rows
 from l2ul_fast.unlearner.store import NoStore
-from l2ul_kernels import assign_cells, pack_cells
-from l2ul_kernels.request import GONE, NOT_TRAINED, OUTSIDE, PRESENT, TWICE
+from l2ul_kernels.request.claims import GONE, NOT_TRAINED, OUTSIDE, PRESENT, TWICE
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
 INT64 = np.dtype(np.int64)
-#: More rows than there are.
-MANY = 2**62
 
 _REASONS = {
     OUTSIDE: "row {} does not exist",
@@ -59,13 +56,14 @@ def rows_like(unlearner: L2UL, X: Any, y: ArrayLike | None) -> NDArray[np.int64]
     if X is None or y is None:
         raise UserError("name the rows to forget by number, or give X and y")
     wanted = check_rows(X, unlearner.model.d)  # says so where there is no model yet
-    _, labels = class_indices(y, unlearner.classes_)
+    _, labels = unlearner._labels(y, unlearner.classes_)
     if len(wanted) != len(labels):
         raise UserError(f"X has {len(wanted)} rows but y has {len(labels)} labels")
-    visible = np.flatnonzero(unlearner.gone == PRESENT)
+    visible = np.flatnonzero(unlearner.status == PRESENT)
     if isinstance(unlearner.store, NoStore):
         return _by_digest(unlearner.store, visible, wanted, labels)
     table = unlearner.retained()
+    assert table is not None
     places: dict[bytes, list[int]] = {}
     dtype: Any = None
     keys: set[bytes] = set()
@@ -74,16 +72,16 @@ def rows_like(unlearner: L2UL, X: Any, y: ArrayLike | None) -> NDArray[np.int64]
         if dtype is None:
             dtype = rows.dtype
             wanted = np.ascontiguousarray(wanted, dtype) + dtype.type(0)  # -0.0 is 0.0
-            keys = {row.tobytes() + bytes([c]) for row, c in zip(wanted, labels, strict=True)}
+            keys = {row.tobytes() + c.tobytes() for row, c in zip(wanted, labels, strict=True)}
         near = np.isin(rows[:, 0], wanted[:, 0])
         for i in np.flatnonzero(near):
-            key = (rows[i] + dtype.type(0)).tobytes() + bytes([marks[i]])
+            key = (rows[i] + dtype.type(0)).tobytes() + marks[i].tobytes()
             if key in keys:
                 places.setdefault(key, []).append(int(visible[done + i]))
         done += len(rows)
     found = []
     for k, (row, c) in enumerate(zip(wanted, labels, strict=True)):
-        found.append(_next(places.get(row.tobytes() + bytes([c])), k))
+        found.append(_next(places.get(row.tobytes() + c.tobytes()), k))
     return np.array(found, np.int64)
 
 
@@ -104,28 +102,26 @@ def _by_digest(store: NoStore, visible: NDArray[np.int64], X: NDArray[Any], y: N
 
 def brought(
     u: L2UL, rows: ArrayLike, ids: NDArray[np.int64], X: Any, y: ArrayLike | None
-) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Rows that come with their numbers, in the order of `ids` (ascending), checked against what is known of them.
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]:
+    """(X, y, weights) of rows that come with their numbers, in the order of `ids` (ascending), checked against what is
+    known of them.
 
     X, y are in the order of `rows`; the rows exist and are present.
     """
     if y is None:
         raise UserError("give y with X")
     forgotten = check_rows(X, u.d)
-    _, labels = class_indices(y, u.classes_)
+    _, labels = u._labels(y, u.classes_)
     if len(forgotten) != ids.size or labels.size != ids.size:
         raise UserError(f"{ids.size} rows are named, but X has {len(forgotten)} and y {labels.size}")
     order = np.argsort(np.asarray(rows), kind="stable")
     forgotten, labels = forgotten[order], labels[order]
+    kept = forgotten.astype(u.store.dtype, copy=False)
     if isinstance(u.store, NoStore):
-        forgotten = forgotten.astype(u.store.dtype, copy=False)
-        packed = pack_cells(assign_cells(forgotten, u.cells.partitions), u.cells.psi)
-        other = (packed != u.cells.packed[ids]).any(axis=1) | (
-            u.store.digest(forgotten, labels) != u.store.digests[ids]
-        )
+        other = u.store.digest(kept, labels) != u.store.digests[ids]
     else:
         own, marks = u.store.fetch(ids)
-        other = (own != forgotten.astype(own.dtype, copy=False)).any(axis=1) | (marks != labels)
+        other = (own != kept).any(axis=1) | (marks != labels)
     if other.any():
         raise UserError(f"the X and y given for row {ids[other.argmax()]} are not that row of the training data")
-    return forgotten, labels
+    return kept, labels, u.store.weights_of(ids)

@@ -2,80 +2,96 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, Block, FileTable
-from l2ul_kernels.request import erase_rows, gather, gather_mapped
-from l2ul_kernels.request_held import Held
-
-if TYPE_CHECKING:
-    from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.tables import ArrayTable, Block, FileTable, Table
+from l2ul_kernels.request.claims import erase_rows, gather, gather_mapped
 
 Ids = NDArray[np.int64]
 
 
+_NO_WEIGHTS = np.empty(0)
+
+
 class Store(Protocol):
+    """`weights` (N,) of all rows, or empty where all weigh 1; `y` (N,) class indices or targets; X has `dtype`."""
+
+    weights: NDArray[np.float64]
+    dtype: np.dtype[Any]
+
     @property
-    def y(self) -> NDArray[np.uint8]:
+    def y(self) -> NDArray[Any]:
         """(N,) of all rows."""
 
-    def fetch(self, ids: Ids) -> Block:
-        """X (r, d) and y (r,) of rows that are present, for reading, until they are erased."""
+    def fetch(self, ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
+        """X (r, d) and y (r,) of rows that are present."""
+
+    def weights_of(self, ids: Ids) -> NDArray[np.float64] | None:
+        """(r,), or None where all weigh 1."""
 
     def erase(self, ids: Ids) -> None:
         """Overwrite what is held of these rows."""
+
+    def append(self, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None) -> None:
+        """Keep these rows behind the others."""
+
+    def cut(self, n: int) -> None:
+        """Keep only the first n rows."""
+
+    def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> Table | None:
+        """The rows that are not hidden, None if they are not kept."""
 
 
 class ArrayStore:
     """Rows in memory, as private copies: forgetting overwrites them."""
 
-    def __init__(self, X: NDArray[Any], y: NDArray[np.uint8]) -> None:
-        self.X, self.y = X, y
+    def __init__(self, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None = None) -> None:
+        self.X, self.y, self.weights = X, y, _NO_WEIGHTS if weights is None else weights
+        self.dtype = X.dtype
 
-    def fetch(self, ids: Ids) -> Block:
-        if ids.size == 1:  # the rows themselves: a copy would cost more than all else that is done with them
-            row = ids.item()
-            here = slice(row, row + 1)
-            return self.X[here], self.y[here]
-        X, y = np.empty((ids.size, self.X.shape[1]), self.X.dtype), np.empty(ids.size, np.uint8)
+    def fetch(self, ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
+        X, y = np.empty((ids.size, self.X.shape[1]), self.X.dtype), np.empty(ids.size, self.y.dtype)
         gather(self.X, self.y, ids, X, y)
         return X, y
 
+    def weights_of(self, ids: Ids) -> NDArray[np.float64] | None:
+        return self.weights[ids] if self.weights.size else None
+
     def erase(self, ids: Ids) -> None:
         erase_rows(self.X, self.y, ids)
+        if self.weights.size:
+            self.weights[ids] = 0.0
+
+    def append(self, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None) -> None:
+        self.X, self.y = np.concatenate([self.X, X]), np.concatenate([self.y, y])
+        if weights is not None:
+            self.weights = np.concatenate([self.weights, weights])
+
+    def cut(self, n: int) -> None:
+        self.X, self.y, self.weights = self.X[:n].copy(), self.y[:n].copy(), self.weights[:n].copy()
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
-        return ArrayTable(self.X, self.y, classes, hidden)
-
-
-def held_by(u: L2UL, own: tuple[NDArray[Any], ...], held: Held | None) -> Held | None:
-    """What the next request for one row of u works on, with a step's `own` arrays: `held` if it is that still. None
-    where rows are not kept in memory."""
-    store, cells, notes = u.store, u.cells, u.notes
-    if type(store) is not ArrayStore:
-        return None
-    block = notes.block
-    if notes.used == block.size:
-        notes.make_room()
-        block = notes.block
-    if (
-        held is not None and held.own is own and held.times is block.times and held.gone is u.gone
-        and held.left is u.class_counts and held.X is store.X and held.y is store.y and held.packed is cells.packed
-        and held.counts is cells.counts
-    ):  # fmt: skip
-        return held
-    return Held(
-        cells.bits, own, gone=u.gone, left=u.class_counts, X=store.X, y=store.y, packed=cells.packed,
-        counts=cells.counts, thetas=block.thetas, totals=block.totals, rows=block.rows, times=block.times,
-    )  # fmt: skip
+        return ArrayTable(self.X, self.y, classes, hidden, self.weights if self.weights.size else None)
 
 
 class FileStore:
     """Rows in the dataset file (never changed by us); labels are held in memory."""
+
+    weights: ClassVar[NDArray[np.float64]] = _NO_WEIGHTS
+    dtype = np.dtype(np.float32)
+
+    def weights_of(self, ids: Ids) -> None:
+        return None
+
+    def append(self, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None) -> None:
+        raise UserError("rows cannot be added to a model that was fitted on a file: fit again")
+
+    def cut(self, n: int) -> None:
+        raise AssertionError("a file is never cut")
 
     def __init__(self, table: FileTable) -> None:
         self._table, self.y = table, table.y
@@ -117,37 +133,54 @@ class FileStore:
 class NoStore:
     """`store_rows=False`: every request brings its rows. digests (N,) uint32 tell whether they are the right ones.
 
-    key (words + 2,) uint64 makes the digests: sums of a row's 32-bit words times random factors, the upper half kept.
+    key (words + 4,) uint64 makes the digests: sums of a row's 32-bit words (those of its weight and target too) times
+    random factors, the upper half kept.
     """
 
-    def __init__(self, digests: NDArray[np.uint32], key: NDArray[np.uint64], dtype: np.dtype[Any]) -> None:
-        self.digests, self.key, self.dtype = digests, key, dtype
+    def __init__(
+        self, digests: NDArray[np.uint32], key: NDArray[np.uint64], dtype: np.dtype[Any], weights: NDArray[np.float64]
+    ) -> None:
+        self.digests, self.key, self.dtype, self.weights = digests, key, dtype, weights
 
     @classmethod
-    def of(cls, X: NDArray[Any], y: NDArray[np.uint8], seed: int) -> NoStore:
+    def of(cls, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None, seed: int) -> NoStore:
         words = X.shape[1] * X.dtype.itemsize // 4
-        key = np.random.default_rng([seed, 3]).integers(0, 2**64, words + 2, np.uint64)
-        store = cls(np.empty(len(X), np.uint32), key, X.dtype)
+        key = np.random.default_rng([seed, 3]).integers(0, 2**64, words + 3, np.uint64)
+        store = cls(np.empty(len(X), np.uint32), key, X.dtype, _NO_WEIGHTS if weights is None else weights)
         for start in range(0, len(X), 65536):
             part = slice(start, start + 65536)
             store.digests[part] = store.digest(X[part], y[part])
         return store
 
-    def digest(self, X: NDArray[Any], y: NDArray[np.uint8]) -> NDArray[np.uint32]:
-        """(r,) of rows X (r, d) with class indices y (r,)."""
+    def digest(self, X: NDArray[Any], y: NDArray[Any]) -> NDArray[np.uint32]:
+        """(r,) of rows X (r, d) with class indices or targets y (r,)."""
         words = (np.ascontiguousarray(X, self.dtype) + 0.0).view(np.uint32)  # -0.0 is 0.0
-        total = (words * self.key[2:]).sum(axis=1) + y * self.key[1] + self.key[0]
+        marks = (np.ascontiguousarray(y, np.float64) + 0.0).view(np.uint32).reshape(-1, 2)
+        total = (words * self.key[3:]).sum(axis=1) + (marks * self.key[1:3]).sum(axis=1) + self.key[0]
         return (total >> np.uint64(32)).astype(np.uint32)
 
     @property
-    def y(self) -> NDArray[np.uint8]:
+    def y(self) -> NDArray[Any]:
         raise UserError("this unlearner keeps no rows (store_rows=False): give X and y of the rows to forget")
 
-    def fetch(self, ids: Ids) -> Block:
+    def fetch(self, ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
         return np.empty((0, 0)), self.y
+
+    def weights_of(self, ids: Ids) -> NDArray[np.float64] | None:
+        return self.weights[ids] if self.weights.size else None
 
     def erase(self, ids: Ids) -> None:
         self.digests[ids] = 0
+        if self.weights.size:
+            self.weights[ids] = 0.0
 
-    def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> ArrayTable:
-        raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot look at the retained ones")
+    def append(self, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None) -> None:
+        self.digests = np.concatenate([self.digests, self.digest(X, y)])
+        if weights is not None:
+            self.weights = np.concatenate([self.weights, weights])
+
+    def cut(self, n: int) -> None:
+        self.digests, self.weights = self.digests[:n].copy(), self.weights[:n].copy()
+
+    def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> None:
+        return None

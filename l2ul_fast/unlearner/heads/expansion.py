@@ -93,7 +93,7 @@ class Expansion:
     @classmethod
     def build(
         cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
-        penalty: tuple[float, float] | None = None, report: Report | None = None,
+        penalty: tuple[float, float] | None = None, report: Report | None = None, client: Any = None,
     ) -> Expansion:  # fmt: skip
         """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum") or
         at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None."""
@@ -320,8 +320,9 @@ class Expansion:
     def expand_anew(self, table: Any) -> None:
         """Take over the expansion of the rows of `table`; a given anchor is kept."""
         model = model_of_weight(self.model, self.penalty, table)
-        found = model.fit(table, start=self.theta, tol=1e-10)
-        found = polished(model, table, found)
+        found = model.fit(table, start=self.theta)
+        if self.where == "optimum":
+            found = polished(model, table, found)
         anchor: str | Vector = self.anchor if self.where == "given" else self.where
         fresh = Expansion.build(
             self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty
@@ -408,12 +409,7 @@ def model_of_weight(model: Any, penalty: tuple[float, float], table: Any) -> Any
 
 def polished(model: Any, table: Any, found: Any) -> Any:
     """A fit iterated until its gradient stops falling: the optimum down to rounding."""
-    for _ in range(3):
-        again = model.fit(table, start=found.theta, tol=found.gradient_norm / 4) if found.gradient_norm else found
-        if not again.gradient_norm < 0.5 * found.gradient_norm:
-            return found
-        found = again
-    return found
+    return model.fit(table, start=found.theta, tol=0.0)
 
 
 def storable_order(p: int, order: int, table: Table) -> int:
