@@ -13,7 +13,8 @@ from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
 from l2ul_fast.models.fit import weighted
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Head, Report
-from l2ul_fast.unlearner.heads.expansion import Expansion, model_of_weight, polished
+from l2ul_fast.unlearner.heads.expansion import Expansion, fit_by_sums, model_of_weight, polished
+from l2ul_fast.unlearner.passes import LocalPasses, Passes
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -82,14 +83,21 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     """Integer sums at the anchor: no pairs, no cells."""
     lap, model = Laps(), linear_model(params, table)
     report("train the model", 0, 1)
-    found = model.fit(table)
+    passes: Passes = LocalPasses(table)
+    if client is None:
+        found = model.fit(table)
+    else:
+        from l2ul_fast.distributed.passes import SharedPasses
+
+        passes = SharedPasses(client, table)
+        found = fit_by_sums(model, passes, len(table.classes))
     if params["anchor"] == "optimum":
         found = polished(model, table, found)
     lap("train")
     penalty = (0.0, model.lam) if params["penalty"] == "mean" else (model.lam * total_weight(table), 0.0)
     anchor = params["anchor"] if isinstance(params["anchor"], str) else np.array(params["anchor"])
     head = Expansion.build(
-        model, table, found.theta, order=params["order"], anchor=anchor, penalty=penalty, report=report, client=client
+        model, table, found.theta, order=params["order"], anchor=anchor, penalty=penalty, report=report, passes=passes
     )
     lap("expand")
     report("done", 1, 1)

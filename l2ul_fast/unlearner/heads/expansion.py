@@ -1,14 +1,14 @@
 """The default head: a third-order expansion of the data at one coarse point, held as integer sums.
 
-At an anchor g the sums G, H, T of the rows' first, second and third derivatives are kept, rounded to fixed point once per
-row. Without a row all three lose its term, exactly. The model is g + delta, where delta solves
+At an anchor g the sums G, H, T of the rows' first, second and third derivatives are kept, each row's term rounded to
+fixed point once. Without a row all three lose its term, exactly. The model is g + delta, where delta solves
 
     G + n lam P (g + delta) + H delta + T[delta, delta] / 2 = 0        (P: 1 on coefficients, 0 on the intercept)
 
 So the answer depends on the set of rows that stay, not on how they were forgotten, and the state after a request equals
-that of somebody who never had the rows, byte for byte, as long as both expand at the same g. That is why g is coarse: the
-optimum rounded to a grid, which a single row rarely moves. When it does move, the answer is still given, and the state is
-`due`: one pass over the rows that stay expands at the new g.
+that of somebody who never had the rows, byte for byte, as long as both expand at the same g. That is why g is coarse:
+the optimum rounded to a grid, which a single row rarely moves. When it does move, the answer is still given, and the
+state is `due`: one pass over the rows that stay expands at the new g.
 
 What depends on the data besides the sums is coarse as well: powers of two above each column's largest value, and near
 its root mean square, read from counts and integer sums, so that a request knows when they change.
@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.models.fit import Fit
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES
 from l2ul_kernels.request import expansion as kernels
@@ -46,7 +47,6 @@ MOST_PARAMETERS, THIRD_SHARE = 4096, 1.0
 #: Parameters up to which T is kept whatever the number of rows (1.4 MB).
 SMALL_PARAMETERS = 100
 
-_NO_WEIGHTS = np.empty(0)
 _REASONS = {
     kernels.CELL: "the optimum left its cell of the grid",
     kernels.SCALE_CHANGED: "the last row in the upper half of a column's scale left",
@@ -58,7 +58,7 @@ _REASONS = {
 class Expansion:
     """Integer sums of a linear model (binary logistic, squared or Poisson loss) at an anchor, and the root delta.
 
-    `sums` (int64), `anchor` (p,) and `exponents` (p + 4,) are the whole state: functions of the rows that stay.
+    `sums` (int64), `anchor` (p,) and `exponents` (p + 5,) are the whole state: functions of the rows that stay.
     """
 
     kind: ClassVar[str] = "expansion"
@@ -77,7 +77,7 @@ class Expansion:
         self.state = kernels.new_state(p, order)
         self.work = np.zeros((kernels.WORK + p, kernels.width_of(p)))
         facts = self.state[kernels.FACTS]
-        scales = _scales(int(sums[0]) if sums[0] else 1, exponents, order, weighted)
+        scales = _scales(exponents, weighted)
         facts[: ints.SCALES] = scales
         facts[kernels.LOSS], facts[kernels.ORDER], facts[kernels.CLASSES] = self.loss, order, classes
         facts[kernels.COUNTED] = not _bounded(self.loss, weighted)
@@ -93,39 +93,58 @@ class Expansion:
     @classmethod
     def build(
         cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
-        penalty: tuple[float, float] | None = None, report: Report | None = None, client: Any = None,
+        penalty: tuple[float, float] | None = None, report: Report | None = None, passes: Passes | None = None,
     ) -> Expansion:  # fmt: skip
-        """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum") or
-        at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None."""
+        """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum")
+        or at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None."""
         report = report or (lambda what, done, total: None)
         loss = NAMES.index(model.loss_name)
         p = model.size
         order = storable_order(p, order, table)
         classes = len(table.classes) if loss == LOGISTIC else 0
-        report("scale the columns", 0, 1)
-        exponents, rows, weighted = _column_exponents(table)
-        moments = _moments(table, exponents, rows)
+        passes = LocalPasses(table) if passes is None else passes
+        report("scale the columns", 0, 3)
+        found = passes.columns()
+        rows, weighted = found.rows, getattr(table, "weights", None) is not None
+        exponents = _column_exponents(found, weighted)
+        report("scale the columns", 1, 3)
         where = anchor if isinstance(anchor, str) else "given"
         if where == "grid":
+            moments = passes.moments(np.ldexp(1.0, -exponents[:p]), float(np.ldexp(1.0, int(exponents[-1]))))
             widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents))
             point = np.rint(theta / widths) * widths
         else:
             point = np.array(theta if where == "optimum" else anchor, np.float64)
             if point.shape != (p,) or not np.isfinite(point).all():
-                raise UserError(f"the anchor must have {p} finite numbers, got {np.shape(anchor)}")
-        _set_derivative_exponents(exponents, loss, table, point, weighted)
-        sums = np.zeros(ints.sums_size(p, classes, order), np.int64)
+                raise UserError(f"the anchor must have {p} finite numbers, got shape {point.shape}")
+        report("sum the derivatives", 2, 3)
         penalty = (0.0, model.lam) if penalty is None else penalty
-        made = cls(model, order, classes, penalty, where, point, exponents, sums, weighted)
-        sums[0] = rows  # the scales are made for this many rows
-        made.state[kernels.FACTS, : ints.SCALES] = _scales(rows, exponents, order, weighted)
-        made.state[kernels.FACTS, kernels.UNIT] = 1.0 / made.state[kernels.FACTS, ints.WEIGHT]
-        sums[0] = 0
-        report("sum the derivatives", 0, 1)
-        for X, y, weights in _weighted_blocks(table):
-            made._accumulate(X, y, weights, 1)
+        made = cls.at(model, order, classes, penalty, where, point, exponents, passes, weighted)
         made.settle(theta)
         return made
+
+    @classmethod
+    def at(
+        cls, model: Any, order: int, classes: int, penalty: tuple[float, float], where: str, point: Vector,
+        exponents: NDArray[np.int64], passes: Passes, weighted: bool,
+    ) -> Expansion:  # fmt: skip
+        """Sum all rows at a point; those exponents that depend on it are filled in. delta is not solved for yet."""
+        loss, p = NAMES.index(model.loss_name), model.size
+        exponents[p : p + 3] = LOGISTIC_BOUNDS
+        if not _bounded(loss, weighted):
+            exponents[p : p + 3] = _exponents_of(passes.derivatives(loss, point))
+        scales, inverse_scale = _scales(exponents, weighted), np.ldexp(1.0, -exponents[:p])
+        terms = Terms(loss, order, not _bounded(loss, weighted), point, inverse_scale, scales, classes)
+        return cls(model, order, classes, penalty, where, point, exponents, passes.sums(terms), weighted)
+
+    @property
+    def terms(self) -> Terms:
+        """What one row adds to the sums."""
+        p, state = self.p, self.state
+        return Terms(
+            self.loss, self.order, not _bounded(self.loss, self.weighted), state[kernels.ANCHOR, :p],
+            state[kernels.INVERSE_SCALE, :p], state[kernels.FACTS, : ints.SCALES], self.classes,
+        )  # fmt: skip
 
     def add(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None = None) -> None:
         """Add the terms of rows X (n, d), y (n,) to the sums; delta stays as it was."""
@@ -146,13 +165,8 @@ class Expansion:
         self._resolve()
 
     def _accumulate(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
-        p = self.p
         before = self._tops.copy() if sign < 0 else None
-        ints.add_all_rows(
-            X, y, weights, sign, self.loss, self.order, not _bounded(self.loss, self.weighted),
-            self.state[kernels.ANCHOR, :p], self.state[kernels.INVERSE_SCALE, :p],
-            self.state[kernels.FACTS, : ints.SCALES], self.classes, self.sums,
-        )  # fmt: skip
+        add_terms(X, y, weights, sign, self.terms, self.sums)
         if before is not None and ((before > 0) & (self._tops == 0)).any():
             self._mark(kernels.SCALE_CHANGED)
 
@@ -173,7 +187,7 @@ class Expansion:
         facts, p = self.state[kernels.FACTS], self.p
         facts[kernels.DUE] = 0.0
         self._set_bounds()
-        self._solve()
+        self.solve()
         theta = self.theta
         self.state[kernels.REFERENCE, :p] = theta
         shift = np.zeros(p) if optimum is None else optimum - theta
@@ -196,14 +210,14 @@ class Expansion:
         p, rows, facts = self.p, int(self.sums[0]), self.state[kernels.FACTS]
         at = ints.moments_at(p, self.classes)
         scale = facts[ints.MOMENT]
-        roots = _root_exponents(self.sums[at : at + p], rows)
+        roots = _root_exponents(self.sums[at : at + p], rows, int(self.exponents[-1]))
         low, high = scale * np.exp2(2.0 * roots - 1), scale * np.exp2(2.0 * roots + 1)
         empty = self.sums[at : at + p] == 0
         low[empty], high[empty] = 0.0, np.inf
         bits = rows.bit_length()
-        fewest, most = 1 << (bits - 1), (1 << bits) - 1
+        fewest, most = 1 << (bits - 1), (1 << bits) - 1  # for which `fixed_point_bits` is the same
         if ints.fixed_point_bits(rows) == ints.TERM_BITS:
-            fewest = 1
+            fewest, most = 1, (1 << (62 - ints.TERM_BITS)) - 1
         if self.where == "grid":
             k = _base_exponent(rows, p)
             unit = (WIDTH / np.sqrt(p)) ** 3
@@ -288,12 +302,12 @@ class Expansion:
         if (np.abs(X * self.state[kernels.INVERSE_SCALE, : self.p - 1]) >= 1.0).any():
             raise OutOfScale("a value lies beyond its column's scale")
         if not _bounded(self.loss, self.weighted):
-            largest, given = np.zeros(3), _NO_WEIGHTS if weights is None else weights
+            largest, given = np.zeros(3), NO_WEIGHTS if weights is None else weights
             ints.derivative_extremes(X, y, given, self.loss, self.anchor, largest)
             heaviest = np.append(largest, given.max(initial=0.0))
-            if (heaviest >= np.ldexp(1.0, self.exponents[-4:]))[: 4 if self.weighted else 3].any():
+            if (heaviest >= np.ldexp(1.0, self.exponents[-5:-1]))[: 4 if self.weighted else 3].any():
                 raise OutOfScale("a derivative lies beyond its scale")
-        if int(self.sums[0]) + len(X) >= 1 << int(self.sums[0]).bit_length():
+        if int(self.sums[0]) + len(X) > self.state[kernels.FACTS, kernels.MOST]:
             raise OutOfScale("the sums have no room for so many rows")
         self.add(X, y, weights)
         self._resolve()
@@ -324,21 +338,20 @@ class Expansion:
         if self.where == "optimum":
             found = polished(model, table, found)
         anchor: str | Vector = self.anchor if self.where == "given" else self.where
-        fresh = Expansion.build(
-            self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty
-        )
+        fresh = Expansion.build(self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty)
         self.__dict__.update(fresh.__dict__)
         self.tier = "new expansion"
 
     def _resolve(self) -> None:
         """Bring delta to the root of the present sums."""
         if not kernels.polish(self.sums, self.state, self.p, self.work):
-            self._solve()
+            self.solve()
         else:
             self._estimate()
         kernels.judge(self.sums, self.state, self.p)
 
-    def _solve(self) -> None:
+    def solve(self) -> None:
+        """delta from the integers alone."""
         if not kernels.solve(self.sums, self.state, self.p, self.work):
             self._mark(kernels.NO_ROOT)
         self._estimate()
@@ -355,7 +368,7 @@ class Expansion:
 
     def canonical(self) -> Vector:
         """theta as a function of the integers alone; delta is set to it."""
-        self._solve()
+        self.solve()
         kernels.judge(self.sums, self.state, self.p)
         return self.theta
 
@@ -378,19 +391,21 @@ class Expansion:
         anchor, sums = np.array(arrays["expansion.anchor"]), np.array(arrays["expansion.sums"])
         exponents = np.array(arrays["expansion.exponents"])
         p, order, classes = model.size, int(facts["order"]), int(facts["classes"])
-        if (
-            anchor.shape != (p,) or order not in (2, 3) or sums.dtype != np.int64 or sums.shape != (ints.sums_size(p, classes, order),)
-            or exponents.shape != (p + 4,) or exponents.dtype != np.int64 or not np.isfinite(anchor).all()
-            or np.abs(exponents).max() > LARGEST_EXPONENT or sums[0] < 1 or facts["where"] not in ("grid", "given", "optimum")
-            or (classes and sums[2 : 2 + classes].sum() != sums[0])
-        ):  # fmt: skip
+        fits = order in (2, 3) and facts["where"] in ("grid", "given", "optimum") and classes in (0, model.n_classes)
+        fits = fits and sums.dtype == np.int64 and sums.shape == (ints.sums_size(p, classes, order),)
+        fits = fits and anchor.shape == (p,) and bool(np.isfinite(anchor).all())
+        fits = fits and exponents.dtype == np.int64 and exponents.shape == (p + 5,)
+        if not fits or np.abs(exponents).max() > LARGEST_EXPONENT or not 1 <= exponents[-1] <= ints.TERM_BITS:
             raise ValueError("the sums of the expansion, which do not fit each other")
+        if sums[0] < 1 or (classes and sums[2 : 2 + classes].sum() != sums[0]):
+            raise ValueError("the sums of the expansion, whose rows do not add up")
         penalty = (float(facts["penalty"][0]), float(facts["penalty"][1]))
         made = cls(model, order, classes, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"]))
         made.settle()
         if facts["due"]:
             made._mark(int(facts["due"]) & 15)
         return made
+
 
 class OutOfScale(UserError):
     """A row cannot be added to the present sums: a new expansion can."""
@@ -430,12 +445,6 @@ def _bounded(loss: int, weighted: bool) -> bool:
     return loss == LOGISTIC and not weighted
 
 
-def _weighted_blocks(table: Any) -> Any:
-    if hasattr(table, "weighted_blocks"):
-        return table.weighted_blocks()
-    return ((X, y, None) for X, y in table.blocks())
-
-
 def _exponents_of(largest: NDArray[np.float64]) -> NDArray[np.int64]:
     """e with |value| < 2^e, as small as possible; 0 for zeros."""
     if not np.isfinite(largest).all():
@@ -443,50 +452,29 @@ def _exponents_of(largest: NDArray[np.float64]) -> NDArray[np.int64]:
     exponents = np.frexp(largest)[1].astype(np.int64)
     if np.abs(exponents).max(initial=0) > LARGEST_EXPONENT:
         raise UserError(
-            f"values of {largest.max():.1e} or {largest[largest > 0].min():.1e} are beyond the expansion's fixed point: "
-            "standardise the columns"
+            f"values of {largest.max():.1e} or {largest[largest > 0].min():.1e} are beyond the fixed point of the "
+            "expansion: standardise the columns"
         )
     return exponents
 
 
-def _column_exponents(table: Any) -> tuple[NDArray[np.int64], int, bool]:
-    """(exponents (p + 4,) with those of columns and weights, rows of positive weight, whether rows have weights)."""
-    largest, rows, weighted, heaviest = np.zeros(table.d), 0, False, 0.0
-    kept = getattr(table, "weights", None) is not None
-    for X, _, weights in _weighted_blocks(table):
-        w = _NO_WEIGHTS if weights is None else weights
-        key = ("extremes", X.dtype)
-        ensure_compiled(key, ints.column_extremes, lambda X=X, w=w: ints.column_extremes(X[:0], w[:0], largest))  # type: ignore[misc]
-        ints.column_extremes(X, w, largest)
-        rows += len(X) if weights is None else int((weights > 0).sum())
-        if weights is not None and kept:
-            weighted, heaviest = True, max(heaviest, float(weights.max(initial=0.0)))
-    exponents = np.zeros(table.d + 5, np.int64)
-    exponents[: table.d] = _exponents_of(largest)
-    exponents[table.d] = 1  # the intercept's 1 is below 2^1
+def _column_exponents(found: Columns, weighted: bool) -> NDArray[np.int64]:
+    """(p + 5,): columns, e, w, c (not known yet), weights, and the bits behind the binary point of the sums."""
+    d = found.largest.size
+    exponents = np.zeros(d + 6, np.int64)
+    exponents[:d] = _exponents_of(found.largest)
+    exponents[d] = 1  # the intercept's 1 is below 2^1
     if weighted:
-        exponents[-1] = _exponents_of(np.array([heaviest]))[0]
-    return exponents, rows, weighted
+        exponents[-2] = _exponents_of(np.array([found.heaviest]))[0]
+    exponents[-1] = ints.fixed_point_bits(found.rows)
+    return exponents
 
 
-def _set_derivative_exponents(
-    exponents: NDArray[np.int64], loss: int, table: Any, anchor: Vector, weighted: bool
-) -> None:
-    if _bounded(loss, weighted):
-        exponents[-4:-1] = LOGISTIC_BOUNDS
-        return
-    largest = np.zeros(3)
-    for X, y, weights in _weighted_blocks(table):
-        ints.derivative_extremes(X, y, _NO_WEIGHTS if weights is None else weights, loss, anchor, largest)
-    exponents[-4:-1] = _exponents_of(largest)
-
-
-def _scales(rows: int, exponents: NDArray[np.int64], order: int, weighted: bool) -> Vector:
-    """The factors that make integers of terms, for sums over `rows` rows."""
-    bits = ints.fixed_point_bits(rows)
+def _scales(exponents: NDArray[np.int64], weighted: bool) -> Vector:
+    """The factors that make integers of terms."""
+    first, second, cubic, weight, bits = (int(e) for e in exponents[-5:])
     third = min(ints.THIRD_BITS, bits)
     columns = third // 2
-    first, second, cubic, weight = (int(e) for e in exponents[-4:])
     scales = np.zeros(ints.SCALES)
     scales[ints.MOMENT] = np.ldexp(1.0, bits)
     scales[ints.FIRST], scales[ints.SECOND] = np.ldexp(1.0, bits - first), np.ldexp(1.0, bits - second)
@@ -496,20 +484,39 @@ def _scales(rows: int, exponents: NDArray[np.int64], order: int, weighted: bool)
     return scales
 
 
-def _moments(table: Any, exponents: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """(p,) sums of round(u^2)."""
-    p = table.d + 1
-    out, inverse = np.zeros(p, np.int64), np.ldexp(1.0, -exponents[:p])
-    scale = float(np.ldexp(1.0, ints.fixed_point_bits(rows)))
-    for X, _, weights in _weighted_blocks(table):
-        ints.add_moments(X, _NO_WEIGHTS if weights is None else weights, inverse, scale, out)
-    return out
+def fit_by_sums(model: Any, passes: Passes, classes: int, weighted: bool = False, tol: float = 1e-10) -> Fit:
+    """The minimiser, by Newton's method on integer sums of order 2: whoever adds them up, and in whatever order, gets
+    the same bits. Steps are halved until the gradient falls."""
+    found = passes.columns()
+    exponents, p = _column_exponents(found, weighted), model.size
+    theta, step, before = np.zeros(p), np.zeros(p), np.inf
+    for k in range(100):
+        at = Expansion.at(
+            model, 2, classes if model.loss_name == "logistic" else 0, (0.0, model.lam), "given", theta,
+            exponents.copy(), passes, weighted,
+        )  # fmt: skip
+        gradient = np.zeros(p)
+        kernels.residual(at.sums, at.state, p, 2, gradient)
+        norm = float(np.abs(gradient).max()) / at.weight
+        if not norm < before and np.abs(step).max() > 1e-12 * np.abs(theta).max():
+            step /= 2
+            theta = theta - step
+            continue
+        before = norm
+        if norm <= tol:
+            return Fit(theta, norm, k, True, None, float("nan"))
+        at.solve()
+        step = at.theta - theta
+        theta = at.theta
+    raise UserError(
+        f"the model did not converge: the gradient norm is {before:.1e}; standardise the features or raise lam"
+    )
 
 
-def _root_exponents(moments: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def _root_exponents(moments: NDArray[np.int64], rows: int, bits: int) -> NDArray[np.int64]:
     """(p,) of the columns' root mean squares in units of their scales, rounded: in [2^(k - 1/2), 2^(k + 1/2))."""
-    mean = moments / max(rows, 1) / 2.0 ** ints.fixed_point_bits(rows)
-    mantissa, exponent = np.frexp(2.0 * np.where(moments > 0, mean, 0.5))  # 2 mean in [2^(2k), 2^(2k + 2))
+    mean = moments / max(rows, 1) / 2.0**bits
+    _, exponent = np.frexp(2.0 * np.where(moments > 0, mean, 0.5))  # 2 mean in [2^(2k), 2^(2k + 2))
     return (exponent.astype(np.int64) - 1) // 2
 
 
@@ -527,5 +534,5 @@ def _base_exponent(rows: int, p: int) -> int:
 def _width_exponents(moments: NDArray[np.int64], rows: int, exponents: NDArray[np.int64]) -> NDArray[np.int64]:
     """(p,): widths of the grid are 2 to these."""
     p = moments.size
-    roots = _root_exponents(moments, rows) + exponents[:p]
+    roots = _root_exponents(moments, rows, int(exponents[-1])) + exponents[:p]
     return _base_exponent(rows, p) + np.minimum(-roots, REACH_BITS - exponents[:p])
