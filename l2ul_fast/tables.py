@@ -48,7 +48,7 @@ class Table(Protocol):
 
 
 @numba.njit(nogil=True, cache=True)
-def _standardise(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-def]
+def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-def]
     """out[k] = (X[i] - mean) * inverse_scale for the rows i with keep[i]; returns how many. out may be X itself."""
     k = 0
     for i in range(X.shape[0]):
@@ -195,7 +195,7 @@ class FileTable:
         for first, X, _ in blocks(self.shards):
             keep = ~self.hidden[first : first + len(X)]
             # in place: the block is ours until the next one is asked for
-            k = _standardise(X, self.shards.mean, self.inverse_scale, keep, X)
+            k = standardise_rows(X, self.shards.mean, self.inverse_scale, keep, X)
             if k:
                 yield X[:k], self.y[first : first + len(keep)][keep]
 

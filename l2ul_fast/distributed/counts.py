@@ -67,7 +67,7 @@ _open: OrderedDict[Any, Shards] = OrderedDict()
 _KEPT = 4
 
 
-def _opened(path: str, expected: str) -> Shards:
+def opened_shard(path: str, expected: str) -> Shards:
     """A shard, kept open between the tasks of one worker; DataError if it is not the one of the manifest."""
     facts = None if is_url(path) or not os.path.exists(path) else os.stat(path)  # a file written anew is opened anew
     key = (path, expected, facts and (facts.st_ino, facts.st_size, facts.st_mtime_ns))
@@ -92,7 +92,7 @@ def _close_all() -> None:
 
 
 def _rows(path: str, expected: str, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    return _opened(path, expected).take_X(ids)
+    return opened_shard(path, expected).take_X(ids)
 
 
 def take_rows(client: Any, manifest: Manifest, ids: ArrayLike) -> NDArray[np.float32]:
@@ -174,7 +174,7 @@ def _count(held: _Held, path: str, expected: str, low: int, high: int) -> NDArra
     # a second thread to read takes time from other workers, unless a core is free or the network takes longer
     ahead = is_url(path) or held.of_host < available_cores()
     return stream.stream_counts(
-        _opened(path, expected), partitions, held.by_class, held.part,  # type: ignore[arg-type]
+        opened_shard(path, expected), partitions, held.by_class, held.part,  # type: ignore[arg-type]
         span=(low, high), ahead=ahead,
     )  # fmt: skip
 
