@@ -11,8 +11,8 @@ new root up to the square of the step; nothing of T is evaluated. `polish` evalu
 
 `state` (float64, rows of `width_of(p)` numbers, the rest zeros) is everything besides the integers:
 
-    facts | anchor | delta | strengths | scales and inverse scales of the columns | bounds of delta within the grid's
-    cell, of the columns' moments | reference | four rows of scratch | inverse (p rows) | products of pairs (2 q numbers)
+    facts | anchor | delta | strengths | scales and inverse scales of the columns | bounds of delta in the grid's cell
+    and of the columns' moments | reference | four rows of scratch | inverse (p rows) | products of pairs (2 q numbers)
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ ROW, FACTORS, STEP, PRODUCT, INVERSE = 11, 12, 13, 14, 15
 LOSS, ORDER, COUNTED, CLASSES, CONSTANT, PER_WEIGHT, UNIT, FEWEST, MOST = range(SCALES, SCALES + 9)
 #: And what the latest requests left: an estimate of the error of delta; how fast it grows with a step; the error by which
 #: the root itself is wrong; how near to the cell's bounds delta may come; the weight that left since the inverse was made;
-#: distance from the reference; reasons why a new expansion is due.
-DRIFT, CURVATURE, BIAS, MARGIN, LAG, DISTANCE, DUE = range(SCALES + 9, SCALES + 16)
+#: distance from the reference, and that above which the error must be judged anew; reasons why a new expansion is due.
+DRIFT, CURVATURE, BIAS, MARGIN, LAG, DISTANCE, FARTHEST, DUE = range(SCALES + 9, SCALES + 17)
 WIDEST_FACTS = 24
 
 #: Returned by `forget_row` when the row has left the sums, but delta must be found by `polish` or `solve`.
@@ -74,7 +74,7 @@ ROUNDS, ROUNDING, ENOUGH = 40, 4e-16, 1e-9
 #: Steps with the kept inverse must shrink like this, else it is made anew; a last step that is small enough.
 SHRINK, SMALL = 0.1, 1e-12
 #: Rows of scratch before the matrix in `work`.
-WORK = 5
+WORK = 6
 
 
 def width_of(p: int) -> int:
@@ -219,9 +219,23 @@ def forget_row(row: int, X: Any, y: Any, weights: Any, status: Any, sums: Any, s
     judge(sums, state, p)
     for j in range(U(p)):
         out[j] = state[ANCHOR, j] + state[DELTA, j]
-    if facts[DRIFT] > BIAS_SHARE * facts[BIAS] + DISTANCE_SHARE * facts[DISTANCE]:
+    if facts[DISTANCE] > facts[FARTHEST] or facts[DRIFT] > BIAS_SHARE * facts[BIAS] + DISTANCE_SHARE * facts[DISTANCE]:
         return POLISH
     return DONE
+
+
+@kernel(fastmath=FAST)
+def _add_product(sums: Any, at: Any, eta: Any, unit: float, p: int, out: Any) -> None:
+    """out += unit H eta for H from sums[at] on."""
+    for k in range(U(p)):
+        mine, dot = unit * eta[k], 0.0
+        out[k] += mine * np.float64(sums[at])
+        for i in range(U(1), U(p) - k):
+            term = np.float64(sums[at + i])
+            out[k + i] += mine * term
+            dot += eta[k + i] * term
+        out[k] += unit * dot
+        at += U(p) - k
 
 
 @kernel(fastmath=FAST)
@@ -236,15 +250,8 @@ def residual(sums: Any, state: Any, p: int, order: int, out: Any) -> None:
         eta[j] = delta[j] * scale[j]
         out[j] = first * np.float64(sums[at + j])
     at += U(p)
-    for k in range(U(p)):
-        mine, dot = second * eta[k], 0.0
-        out[k] += mine * np.float64(sums[at])
-        for i in range(U(1), U(p) - k):
-            term = np.float64(sums[at + i])
-            out[k + i] += mine * term
-            dot += eta[k + i] * term
-        out[k] += second * dot
-        at += U(p) - k
+    _add_product(sums, at, eta, second, p, out)
+    at += U(pairs_of(p))
     if order == 3:
         _add_cubic(sums, at, state, p, out)
     for j in range(U(p)):
@@ -412,7 +419,7 @@ def solve(sums: Any, state: Any, p: int, work: Any) -> bool:
             delta[j] -= work[1, j]
     if order == 2:
         return True
-    start, trial = work[2], work[3]
+    start, trial = work[5], work[3]
     for j in range(p):
         start[j] = delta[j]
     found = False
@@ -440,28 +447,79 @@ def solve(sums: Any, state: Any, p: int, work: Any) -> bool:
                 delta[j] = trial[j]
             found = size <= SMALL * _length(delta, p)
             break
-    if not found:
+    if not found:  # Halley's step: three to fifteen times nearer than the root of order 2 where there is no root
+        for j in range(p):
+            delta[j] = 0.0
+        residual(sums, state, p, 2, work[2])
+        for j in range(p):
+            delta[j] = 0.5 * start[j]
+        jacobian(sums, state, p, 3, work[WORK:])
+        halley = invert(p, state, work)
         for j in range(p):
             delta[j] = start[j]
-        jacobian(sums, state, p, 2, work[WORK:])
-        invert(p, state, work)
+            if halley:
+                delta[j] = 0.0
+                for k in range(p):
+                    delta[j] -= state[INVERSE + j, k] * work[2, k]
+        if not halley:
+            jacobian(sums, state, p, 2, work[WORK:])
+            invert(p, state, work)
     return found
 
 
 @kernel(fastmath=FAST)
-def cubic_correction(sums: Any, state: Any, p: int, work: Any) -> float:
-    """Length of inverse T[delta, delta] / 2: about by how much the roots of order 2 and 3 differ."""
+def _bend(sums: Any, state: Any, p: int, v: Any, sign: float, u: Any, work: Any) -> None:
+    """work[0] = T[v + sign u, v + sign u] / 2."""
     eta, scale = state[PRODUCT], state[SCALE]
     for j in range(U(p)):
-        eta[j] = state[DELTA, j] * scale[j]
+        eta[j] = (v[j] + sign * u[j]) * scale[j]
         work[0, j] = 0.0
     _add_cubic(sums, U(moments_at(p, int(state[FACTS, CLASSES])) + 2 * p + pairs_of(p)), state, p, work[0])
-    size = 0.0
     for j in range(U(p)):
         work[0, j] *= scale[j]
+
+
+@kernel(fastmath=FAST)
+def _solved(state: Any, p: int, b: Any, out: Any) -> float:
+    """out = inverse b; returns its length."""
     for j in range(U(p)):
-        move = 0.0
+        total, line = 0.0, state[U(INVERSE) + j]
         for k in range(U(p)):
-            move += state[U(INVERSE) + j, k] * work[0, k]
-        size += move * move
-    return math.sqrt(size)
+            total += line[k] * b[k]
+        out[j] = total
+    return _length(out, p)
+
+
+@kernel(fastmath=FAST)
+def nonlinearity(sums: Any, state: Any, p: int, work: Any) -> tuple[float, float, float]:
+    """What the terms of fourth order, which are left out, are judged by: (v, a, c).
+
+    v: mean of (x . delta)^2 over the rows, weighted by their curvature. a: |inverse T[delta, u]| / |delta| for
+    u = inverse T[delta, delta], whose length over |delta|^2 is c.
+    """
+    facts, delta, scale, eta = state[FACTS], state[DELTA], state[SCALE], state[PRODUCT]
+    at = U(moments_at(p, int(facts[CLASSES])) + 2 * p)
+    for j in range(U(p)):
+        eta[j] = delta[j] * scale[j]
+        work[0, j] = 0.0
+    _add_product(sums, at, eta, 1.0, p, work[0])
+    last = np.float64(sums[at + U(pairs_of(p)) - U(1)]) * scale[p - 1] * scale[p - 1]
+    v = 0.0
+    for j in range(U(p)):
+        v += eta[j] * work[0, j]
+    v = v / last if last > 0.0 else np.inf
+    length = _length(delta, p)
+    if facts[ORDER] != 3.0 or length == 0.0:
+        return v, 0.0, 0.0
+    u = work[2]
+    _bend(sums, state, p, delta, 0.0, delta, work)
+    curved = 2.0 * _solved(state, p, work[0], u)
+    for j in range(U(p)):
+        u[j] *= 2.0
+    _bend(sums, state, p, delta, 1.0, u, work)
+    for j in range(U(p)):
+        work[3, j] = work[0, j]
+    _bend(sums, state, p, delta, -1.0, u, work)
+    for j in range(U(p)):
+        work[3, j] = 0.5 * (work[3, j] - work[0, j])  # T[delta, u]
+    return v, _solved(state, p, work[3], work[4]) / length, curved / (length * length)
