@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, free_directions, hessian_of, penalty_strength
 from l2ul_fast.errors import UserError
-from l2ul_fast.unlearner.newton_step import NewtonStep
+from l2ul_kernels._jit import FAST, ensure_compiled
 
 Matrix = NDArray[np.float64]
 SOLVERS = ("auto", "compiled", "woodbury", "direct")
+
+#: Relative residual at which the compiled solver stops, and above which its kept inverse is of no use.
+EXACT, STALE = 1e-13, 1e-9
+#: Corrections of the compiled solution at most.
+REFINEMENTS = 6
+#: The penalty in the kept inverse is that of at most 1 / BEHIND more rows than there are.
+BEHIND = 50
 
 
 class Newton(Baseline):
     """theta' = theta + H_R^-1 sum_f (gradient of row f + penalty gradient), all at theta.
 
     H_R = H_D - sum_f H_f - r * penalty is the Hessian of the retained rows' summed objective; H_D is kept, the
-    forgotten rows' part is taken off. Exact for a quadratic loss. Solvers: "compiled" (binary logistic regression, in
-    microseconds), "woodbury" (rank-r downdate of the kept Cholesky factor; binary logistic regression), "direct"
+    forgotten rows' part is taken off. Exact for a quadratic loss. Solvers: "compiled" (binary logistic regression;
+    one row by a rank-one downdate of the kept inverse, refined with H_R itself, in one compiled call; several rows
+    as "direct"), "woodbury" (rank-r downdate of the kept Cholesky factor; binary logistic regression), "direct"
     (factors H_R anew, any model). A Hessian that is not positive definite is damped, and the facts say by how much.
     After a committed request the kept curvature stays the one at the theta it was computed at, less the rows gone.
     """
@@ -43,20 +53,29 @@ class Newton(Baseline):
         self.anchor = self.theta.copy()  # where the curvature is taken
         self.curvature = hessian_of(model, self.theta, self.table)
         self._strength, self._gauge = penalty_strength(model), free_directions(model)
+        self._factor: Any = None
+        self.inverse = np.zeros((0, 0))
         self._refactor()
+        if self._how == "compiled":
+            _compile(self.table.dtype)
 
     def _refactor(self) -> None:
         """What the solvers keep of curvature and n."""
-        self._step = self._factor = None
+        if self._how == "direct":
+            return
+        self._factor, self.damping = factor(self.curvature + self.n * np.diag(self._strength))
         if self._how == "compiled":
-            self._step = NewtonStep(self.model, self.anchor, self.curvature.copy(), self.n, None)
-        elif self._how == "woodbury":
-            self._factor, self.damping = factor(self.curvature + self.n * np.diag(self._strength))
+            self.inverse = cho_solve(self._factor, np.eye(len(self.curvature)))
+            self._factor, self._inverse_n = None, self.n
 
     def _outcome(self, ids: Ids) -> Outcome:
         assert self.theta is not None
-        if self._step is not None:
-            return self._compiled(self._step, ids)
+        if self._how == "compiled" and ids.size == 1:
+            X, y = self.table.take(ids)
+            out = np.empty(self.theta.size)
+            what = self.theta, self.anchor, self.curvature, self.inverse
+            if step_without_row(X[0], int(y[0]), *what, self.model.lam, self.n, out) <= STALE:
+                return Outcome(out, {"damping": 0.0}, {})
         total, left = self._total(ids, self.theta), self.n - len(ids)
         if self._how == "woodbury":
             move, damping = self._woodbury(ids, total), self.damping
@@ -66,19 +85,13 @@ class Newton(Baseline):
             move = cho_solve(kept, total)
         return Outcome(self.theta + move, {"damping": damping}, {})
 
-    def _compiled(self, step: NewtonStep, ids: Ids) -> Outcome:
-        assert self.theta is not None
-        X, y = self.table.take(ids)
-        inverse = step.inverse.copy()
-        try:
-            theta = step.move(X, y, ids, self.theta, self.n)
-        finally:
-            curvature = step.curvature.copy()
-            step.curvature[:], step.inverse[:] = self.curvature, inverse
-        return Outcome(theta, {"damping": 0.0}, {"curvature": curvature})
-
     def _committed(self, ids: Ids) -> None:
-        if self._how != "compiled":
+        if self._how == "compiled" and ids.size == 1:
+            X, _ = self.table.take(ids)
+            kept = drop_row(X[0], self.anchor, self.curvature, self.inverse)
+            if kept and (self._inverse_n - self.n) * BEHIND <= self.n:
+                return
+        else:
             self.curvature = self._without(ids)
         self._refactor()
 
@@ -110,9 +123,7 @@ class Newton(Baseline):
         return move
 
     def _arrays(self) -> list[NDArray[Any]]:
-        kept = [self.theta, self.anchor, self.curvature]
-        if self._step is not None:
-            kept += [self._step.curvature, self._step.inverse]
+        kept = [self.theta, self.anchor, self.curvature, self.inverse]
         if self._factor is not None:
             kept.append(self._factor[0])
         return [a for a in kept if a is not None]
@@ -127,3 +138,120 @@ def factor(H: Matrix) -> tuple[Any, float]:
         except np.linalg.LinAlgError:
             damping = max(2 * damping, scale)
     raise UserError("the Hessian of the retained rows is not positive definite: retrain instead")
+
+
+# One row, compiled ---------------------------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+def _times(A, v, out):  # type: ignore[no-untyped-def]
+    """out (p,) = A v for A (p, p)."""
+    for j in range(v.size):
+        total = 0.0
+        for k in range(v.size):
+            total += A[j, k] * v[k]
+        out[j] = total
+
+
+@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+def _downdated(inverse, u, by, v, out):  # type: ignore[no-untyped-def]
+    """out (p,) = (inverse + by u u') v: the Sherman-Morrison formula."""
+    _times(inverse, v, out)
+    along = 0.0
+    for k in range(v.size):
+        along += u[k] * v[k]
+    for k in range(v.size):
+        out[k] += by * along * u[k]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+def _row(x, theta, row):  # type: ignore[no-untyped-def]
+    """The probability of class 1; row (p,) = [x, 1]."""
+    d = x.size
+    z, row[d] = theta[d], 1.0
+    for k in range(d):
+        row[k] = x[k]
+        z += theta[k] * row[k]
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+def step_without_row(x, label, theta, anchor, curvature, inverse, lam, n, out):  # type: ignore[no-untyped-def]
+    """out (p,): theta after one Newton step without the row x (d,), label; returns the relative residual of the step.
+
+    curvature (p, p) is the sum of the n rows' Hessians at `anchor` without penalty; inverse (p, p) is near the inverse
+    of curvature and penalty. The system is (curvature - w x x' + (n - 1) lam P) step = gradient + lam P theta.
+    """
+    d = x.size
+    p = d + 1
+    work = np.empty((5, p))
+    row, total, u, rest, more = work[0], work[1], work[2], work[3], work[4]
+    slope = _row(x, theta, row) - label
+    s = _row(x, anchor, row)
+    w = s * (1.0 - s)
+    largest = 0.0
+    for k in range(p):
+        total[k] = slope * row[k]
+        if k < d:
+            total[k] += lam * theta[k]
+        largest = max(largest, abs(total[k]))
+    _times(inverse, row, u)
+    reach = 0.0
+    for k in range(p):
+        reach += row[k] * u[k]
+    by = w / (1.0 - w * reach)
+    _downdated(inverse, u, by, total, out)
+    residual = np.inf
+    for _ in range(REFINEMENTS):
+        _times(curvature, out, rest)
+        along = 0.0
+        for k in range(p):
+            along += row[k] * out[k]
+        worst = 0.0
+        for k in range(p):
+            rest[k] = total[k] - rest[k] + w * along * row[k]
+            if k < d:
+                rest[k] -= (n - 1) * lam * out[k]
+            worst = max(worst, abs(rest[k]))
+        residual = worst / largest if largest > 0.0 else 0.0
+        if not residual > EXACT:
+            break
+        _downdated(inverse, u, by, rest, more)
+        for k in range(p):
+            out[k] += more[k]
+    for k in range(p):
+        out[k] += theta[k]
+    return residual
+
+
+@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+def drop_row(x, anchor, curvature, inverse):  # type: ignore[no-untyped-def]
+    """Take the row x (d,) out of curvature and inverse (p, p); False, and only curvature changed, if it cannot leave
+    the inverse."""
+    p = x.size + 1
+    row, u = np.empty(p), np.empty(p)
+    s = _row(x, anchor, row)
+    w = s * (1.0 - s)
+    _times(inverse, row, u)
+    reach = 0.0
+    for k in range(p):
+        reach += row[k] * u[k]
+    for j in range(p):
+        for k in range(p):
+            curvature[j, k] -= w * row[j] * row[k]
+    if not 1.0 - w * reach > 1e-3:
+        return False
+    by = w / (1.0 - w * reach)
+    for j in range(p):
+        for k in range(p):
+            inverse[j, k] += by * u[j] * u[k]
+    return True
+
+
+def _compile(dtype: np.dtype[Any]) -> None:
+    """Compile (or load) both functions for rows of this type, one process at a time."""
+    x, p, square = np.zeros(1, dtype), np.zeros(2), np.eye(2)
+    ensure_compiled(
+        ("newton", dtype), step_without_row,
+        lambda: (step_without_row(x, 0, p, p, square, square, 1.0, 2, p.copy()), drop_row(x, p, square, square)),
+    )  # fmt: skip
