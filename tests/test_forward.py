@@ -217,16 +217,6 @@ def test_torch_gives_the_same_numbers_as_the_compiled_forward():
         close(forward(packed, ids, y, z, ratio, np.empty(29)), theirs)
 
 
-@pytest.mark.slow
-def test_the_measurement_gives_records_of_every_candidate():
-    from l2ul_fast.experiments import forward as experiment
-
-    records = list(experiment.measure(n=3000, repeats=2, heads=("correction",)))
-    assert {r["method"] for r in records} >= {experiment.OURS, experiment.EAGER, experiment.SCRIPT, experiment.GATHER}
-    assert {(r["model"], r["p"]) for r in records} == set(experiment.MODELS.items())
-    assert all(r["difference"] < 1e-5 and r["median"] > 0 and r["status"] == "ok" for r in records)
-
-
 def test_embeddings_of_pairs():
     rng = np.random.default_rng(4)
     cells, packed, y = store(rng, 2000, 12, 4)
