@@ -57,7 +57,7 @@ class Newton(Baseline):
         self.inverse = np.zeros((0, 0))
         self._refactor()
         if self._how == "compiled":
-            _compile(self.table.dtype)
+            _compile(self.table.take(self.table.ids()[:1])[0].dtype)
 
     def _refactor(self) -> None:
         """What the solvers keep of curvature and n."""
