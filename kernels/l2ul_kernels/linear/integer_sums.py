@@ -7,17 +7,17 @@ At the anchor g, a row x (the intercept's 1 last) with predictor z = g . x and d
 
     G_j   += e x_j            H_jk  += w x_j x_k  (j <= k)            T_jkl += c x_j x_k x_l  (j <= k <= l)
 
-Columns are divided by a power of two above their largest magnitude first (u, |u| < 1), derivatives likewise. G and H are
-rounded term by term. T is a matrix product of rounded factors, u_j and c u_k u_l: their products and the sums of a block
-of rows are integers below 2^53, so the product may run in floating point, in any order, and stay exact.
+Columns are divided by a power of two above their largest magnitude first (u, |u| < 1), derivatives likewise. G and H
+are rounded term by term. T is a matrix product of rounded factors, u_j and c u_k u_l: their products and the sums of a
+block of rows are integers below 2^53, so the product may run in floating point, in any order, and stay exact.
 
 `sums` (int64) holds, for p parameters and C classes:
 
     rows | weight | classes (C) | tops (p + 4) | moments (p) | G (p) | H (q) | T (t)
 
-with q = p (p + 1) / 2 pairs and t = p (p + 1) (p + 2) / 6 triples. `weight` is the sum of the rows' weights, `tops` counts
-the rows in the upper half of each scale (columns, e, w, c, weights): when one becomes zero, the scale would be another
-without the rows that have left. `moments` are sums of u^2.
+with q = p (p + 1) / 2 pairs and t = p (p + 1) (p + 2) / 6 triples. `weight` is the sum of the rows' weights, `tops`
+counts the rows in the upper half of each scale (columns, e, w, c, weights): when one becomes zero, the scale would be
+another without the rows that have left. `moments` are sums of u^2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from numba import prange
 from numpy.typing import NDArray
 
 from l2ul_kernels._aligned import aligned_zeros
-from l2ul_kernels._emit import VECTOR_BYTES
 from l2ul_kernels._jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
 from l2ul_kernels.mlp_product import MR, product

@@ -4,15 +4,16 @@ At the anchor g (see linear/integer_sums.py) the model of the rows that stay is 
 
     F(delta) = G + a P (g + delta) + H delta + T[delta, delta] / 2 = 0        P: strengths of the penalty, a: its weight
 
-`forget_row` is the instant answer to a request for one row. Without a row, F at the present delta changes by that row's own
-term, so one Newton step with the kept inverse of the Jacobian (Sherman-Morrison takes the row out of it) leads to the
-new root up to the square of the step; nothing of T is evaluated. `polish` evaluates F and steps back to the root;
+`forget_row` is the instant answer to a request for one row. Without a row, F at the present delta changes by that row's
+own term, so one Newton step with the kept inverse of the Jacobian (Sherman-Morrison takes the row out of it) leads to
+the new root up to the square of the step; nothing of T is evaluated. `polish` evaluates F and steps back to the root;
 `solve` starts from the integers alone, so that its result depends on nothing else.
 
 `state` (float64, rows of `width_of(p)` numbers, the rest zeros) is everything besides the integers:
 
     facts | anchor | delta | strengths | scales and inverse scales of the columns | bounds of delta in the grid's cell
-    and of the columns' moments | reference | four rows of scratch | inverse (p rows) | products of pairs (2 q numbers)
+    and of the columns' moments | reference | four rows of scratch | polished delta | inverse (p rows) | products of
+    pairs (2 q numbers)
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ LINE = 8
 
 #: Rows of `state`.
 FACTS, ANCHOR, DELTA, STRENGTH, SCALE, INVERSE_SCALE, LOW, HIGH, MOMENT_LOW, MOMENT_HIGH, REFERENCE = range(11)
-ROW, FACTORS, STEP, PRODUCT, INVERSE = 11, 12, 13, 14, 15
-#: Entries of the facts, behind the scales: what the loss and the sums are; the penalty's weight is CONSTANT + PER_WEIGHT
-#: times the sum of weights, of which one integer is worth UNIT; the numbers of rows for which the scales and the grid
-#: hold.
+ROW, FACTORS, STEP, PRODUCT, POLISHED, INVERSE = 11, 12, 13, 14, 15, 16
+#: Entries of the facts, behind the scales: what the loss and the sums are; the penalty's weight is CONSTANT plus
+#: PER_WEIGHT times the sum of weights, one integer of which is worth UNIT; the numbers of rows for which the scales and
+#: the grid hold.
 LOSS, ORDER, COUNTED, CLASSES, CONSTANT, PER_WEIGHT, UNIT, FEWEST, MOST = range(SCALES, SCALES + 9)
-#: And what the latest requests left: an estimate of the error of delta; how fast it grows with a step; the error by which
-#: the root itself is wrong; how near to the cell's bounds delta may come; the weight that left since the inverse was made;
-#: distance from the reference, and that above which the error must be judged anew; reasons why a new expansion is due.
-DRIFT, CURVATURE, BIAS, MARGIN, LAG, DISTANCE, FARTHEST, DUE = range(SCALES + 9, SCALES + 17)
-WIDEST_FACTS = 24
+#: And what the latest requests left: an estimate of the error of delta, and how fast it grows with the square of a
+#: move; the error by which the root itself is wrong; how near to the cell's bounds delta may come; the weight that left
+#: since the inverse was made, and how far delta had moved by the latest `polish`; distance from the reference, and that
+#: above which the error must be judged anew; reasons why a new expansion is due.
+DRIFT, CURVATURE, BIAS, MARGIN, LAG, STALE, DISTANCE, FARTHEST, DUE = range(SCALES + 9, SCALES + 18)
+WIDEST_FACTS = 32
 
 #: Returned by `forget_row` when the row has left the sums, but delta must be found by `polish` or `solve`.
 POLISH = -2
@@ -68,8 +70,10 @@ CELL, SCALE_CHANGED, WIDTH_CHANGED, NO_ROOT = 1, 2, 4, 8
 #: A row that holds more than this share of the curvature along itself is no small change: delta is solved anew.
 LARGEST_SHARE = 0.5
 #: Drift, as a share of the bias and of the distance, above which the next request evaluates F.
-BIAS_SHARE, DISTANCE_SHARE = 0.2, 1e-5
-#: Steps of `polish` and `solve` at most; the relative size of a step that is rounding, and after which the next would be.
+BIAS_SHARE, DISTANCE_SHARE = 0.2, 5e-4
+#: Relative error of the kept inverse above which `polish` makes it anew.
+STALEST = 0.004
+#: Steps of `polish` and `solve` at most; the relative size of a step that is rounding, and after which the next one is.
 ROUNDS, ROUNDING, ENOUGH = 40, 4e-16, 1e-9
 #: Steps with the kept inverse must shrink like this, else it is made anew; a last step that is small enough.
 SHRINK, SMALL = 0.1, 1e-12
@@ -117,17 +121,19 @@ def _instant_step(state: Any, p: int, e: float, w: float, c: float, penalty: flo
     remaining = 1.0 - share * held
     if not remaining > 1.0 - LARGEST_SHARE or not remaining < 2.0:
         return False
-    gain, size = share / remaining, 0.0
+    gain, size, polished = share / remaining, 0.0, state[POLISHED]
     for j in range(U(p)):
-        move = step[j] + gain * dot * product[j]
-        delta[j] += move
-        size += move * move
+        delta[j] += step[j] + gain * dot * product[j]
+        moved = delta[j] - polished[j]
+        size += moved * moved
     for j in range(U(p)):
         factor, line = gain * product[j], state[U(INVERSE) + j]
         for k in range(U(p)):
             line[k] += factor * product[k]
     facts[LAG] += penalty
-    facts[DRIFT] += size * facts[CURVATURE] + math.sqrt(size) * facts[LAG] / left
+    # what is left out is T[moved, moved] / 2 and, since the inverse is that of an earlier delta, T[stale, moved]
+    size = math.sqrt(size)
+    facts[DRIFT] = size * (facts[CURVATURE] * (size + 2.0 * facts[STALE]) + facts[LAG] / left)
     return True
 
 
@@ -382,34 +388,38 @@ def _length(v: Any, p: int) -> float:
 @kernel()
 def polish(sums: Any, state: Any, p: int, work: Any) -> bool:
     """Bring delta back to the root with the kept inverse; False if its steps do not shrink fast: then `solve`."""
-    order, before = int(state[FACTS, ORDER]), np.inf
+    order, before, done = int(state[FACTS, ORDER]), np.inf, False
     for _ in range(ROUNDS):
         size, _merit = _step(sums, state, p, order, work)
         length = _length(state[DELTA], p)
-        if size <= ROUNDING * length:
-            state[FACTS, DRIFT] = 0.0
-            return True
-        if not size < SHRINK * before:
+        done = size <= ENOUGH * length
+        if not done and not size < SHRINK * before:
+            return False
+        if size > ROUNDING * length:
+            for j in range(p):
+                state[DELTA, j] -= work[1, j]
+        if done:
             break
         before = size
-        for j in range(p):
-            state[DELTA, j] -= work[1, j]
-        if size <= ENOUGH * length:
-            state[FACTS, DRIFT] = SHRINK * size
-            return True
-    return False
+    facts, moved = state[FACTS], 0.0
+    for j in range(p):
+        moved += (state[DELTA, j] - state[POLISHED, j]) ** 2
+        state[POLISHED, j] = state[DELTA, j]
+    facts[DRIFT] = 0.0
+    facts[STALE] += math.sqrt(moved)
+    if done and facts[LAG] / (sums[1] * facts[UNIT]) + 2.0 * facts[CURVATURE] * facts[STALE] > STALEST:
+        jacobian(sums, state, p, order, work[WORK:])
+        done = invert(p, state, work)
+        facts[LAG], facts[STALE] = 0.0, 0.0
+    return done
 
 
 @kernel()
-def solve(sums: Any, state: Any, p: int, work: Any) -> bool:
-    """delta and the inverse from the integers alone: Newton's method on F from the root of order 2, safeguarded.
-
-    False if there is no root of order 3 nearby; delta is then that of order 2. work (WORK + p, width of the state).
-    """
-    order, facts, delta = int(state[FACTS, ORDER]), state[FACTS], state[DELTA]
+def _solve(sums: Any, state: Any, p: int, work: Any) -> bool:
+    """`solve` but for its marks."""
+    order, delta = int(state[FACTS, ORDER]), state[DELTA]
     for j in range(p):
         delta[j] = 0.0
-    facts[LAG], facts[DRIFT] = 0.0, 0.0
     jacobian(sums, state, p, 2, work[WORK:])
     if not invert(p, state, work):
         return False
@@ -464,6 +474,20 @@ def solve(sums: Any, state: Any, p: int, work: Any) -> bool:
         if not halley:
             jacobian(sums, state, p, 2, work[WORK:])
             invert(p, state, work)
+    return found
+
+
+@kernel()
+def solve(sums: Any, state: Any, p: int, work: Any) -> bool:
+    """delta and the inverse from the integers alone: Newton's method on F from the root of order 2, safeguarded.
+
+    False if there is no root of order 3 nearby; delta is then that of order 2. work (WORK + p, width of the state).
+    """
+    found = _solve(sums, state, p, work)
+    for j in range(p):
+        state[POLISHED, j] = state[DELTA, j]
+    facts = state[FACTS]
+    facts[LAG], facts[STALE], facts[DRIFT] = 0.0, 0.0, 0.0
     return found
 
 

@@ -35,17 +35,17 @@ from l2ul_kernels.request.claims import DONE
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-#: Widths of the grid are WIDTH / (n^(1/3) p^(1/2)) over a column's root mean square, with at least FEWEST for p, narrowed
-#: where the column's largest value is more than 2^REACH_BITS times that. rho of one row is a constant times n h^3, hence
-#: the cube root; the constants keep it below .004 on seven data sets (`l2ul bench unlearn`).
+#: Widths of the grid are WIDTH / (n^(1/3) p^(1/2)) over a column's root mean square, with at least FEWEST for p, and
+#: narrower where the column's largest value is more than 2^REACH_BITS times that. rho of one row is a constant times
+#: n h^3, hence the cube root; the constants keep it below .004 on seven data sets (`l2ul bench unlearn`).
 WIDTH, FEWEST, REACH_BITS = 2.0, 16, 4
-#: The error of the root, relative to delta, is about v / 8 + a / 4 (see `nonlinearity`): truth is at most 5 times it in 99 %
-#: of 626 requests of nine kinds. Where there is no root, it is this at least.
+#: The error of the root, relative to delta, is about v / 8 + a / 4 (see `nonlinearity`): truth is at most 5 times it in
+#: 99 % of 626 requests of nine kinds. Where there is no root, it is NO_ROOT_ERROR at least.
 V_SHARE, A_SHARE, NO_ROOT_ERROR = 1 / 8, 1 / 4, 0.3
 #: delta moves this share of its length before the error is judged anew.
 NEAR = 0.25
 #: How much more curved other directions than delta's are taken to be.
-OTHER_DIRECTIONS = 4.0
+OTHER_DIRECTIONS = 2.0
 #: Columns beyond 2 to the plus or minus this cannot be scaled.
 LARGEST_EXPONENT = 300
 #: Parameters up to which the Hessian is kept, and bytes of T, as a share of the rows' bytes, up to which T is.
