@@ -70,8 +70,8 @@ class L2UL:
     Parameters
     ----------
     model : "lr" (logistic regression), "mlp" (one hidden layer of `hidden` units), "squared" or "poisson" (regression).
-    head : "expansion" (derivatives of the loss, exact integer sums where the model allows), "learned" (a linear map
-        learned from training pairs), "kme" (the paper's embeddings per class, scaled residual) or "paper" (its network).
+    head : "expansion" (derivatives of the loss, exact integer sums where possible), "learned" (a linear map that is
+        learned from training pairs), "kme" (the paper's embeddings per class, scaled residual), "paper" (its network).
     order : of the expansion, 3 or 2 (Newton's step).
     anchor : where to expand: "grid" (the optimum on a coarse grid, which a single row rarely moves), "optimum", or
         parameters (p,) that the user gives, such as last year's model.
@@ -84,7 +84,7 @@ class L2UL:
     store_rows : keep a private copy of the rows when fitted from arrays; else each request brings its rows.
     random_state : an int: equal seeds give equal results for every number of threads; None draws a seed.
 
-    Attributes after fit: theta (p,), n (rows the model stands for), classes_, due, forget_log, report_ (what fit found).
+    Attributes after fit: theta (p,), n (rows the model stands for), classes_, due, forget_log, report_.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class L2UL:
         self._lock = threading.RLock()
         # not found by __getattr__, which would make every other attribute slow, and requests read many
         self.store = self.head = self.status = cast(Any, Unfitted())
-        self._log: list[tuple[NDArray[np.int64], int, float]] = []
+        self._log: list[tuple[NDArray[np.int64] | int, int, float]] = []  # requests not in `entries` yet
         self.entries: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
         self.saved_to: Path | None = None
@@ -204,12 +204,23 @@ class L2UL:
             self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
             self.report_ = finite(fitted.report) | {"fit_seconds": time.perf_counter() - start}
             self._log = []
+            self._warm()
             # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, which state
             self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
             self.saved_to, self.generation = None, None
             return self
 
-    def _open(self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None, part: str) -> tuple[Table, Store, int]:
+    def _warm(self) -> None:
+        """Compile what the first request would have to wait for."""
+        if isinstance(self.head, Expansion):
+            X, y, weights = np.empty((0, self.d), self.store.dtype), np.empty(0, np.uint8), self.store.weights[:0]
+            if isinstance(self.store, ArrayStore):
+                X, y = self.store.X, self.store.y
+            self.head.warm(X, y, weights, self.status)
+
+    def _open(
+        self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None, part: str
+    ) -> tuple[Table, Store, int]:
         """(the rows to train on, where requests find them, largest row number + 1)."""
         p = self.params
         table: ArrayTable | FileTable
@@ -311,31 +322,35 @@ class L2UL:
             if X is None and type(store) is ArrayStore and type(head) is Expansion:
                 row = _single(rows)
                 if row is not None:  # what users do most: one compiled call
-                    code, theta = head.forget_row(row, store.X, store.y, store.weights, self.status)
+                    code, theta, error, due = head.forget_row(row, store.X, store.y, store.weights, self.status)
                     if code != DONE:
                         self._refuse(code, np.array([row]))
-                    return self._answer(np.array([row]), theta, rtol)
+                    self.n -= 1
+                    self._log.append((row, self.n, time.time()))
+                    if rtol is None and (error is None or error <= UNTRUSTED):
+                        theta.flags.writeable = False
+                        return Unlearned(theta, row, self.n, error, head.tier, due, head.model, self.classes_)
+                    return self._answer(np.array([row]), rtol)
             ids = self._take_out(rows, X, y)
-            return self._answer(ids, head.theta, rtol)
+            self.n -= ids.size
+            if ids.size:
+                self._log.append((ids, self.n, time.time()))
+            return self._answer(ids, rtol)
 
-    def _answer(self, ids: NDArray[np.int64], theta: NDArray[np.float64], rtol: float | None) -> Unlearned:
-        """Note a request that was done, refine it if asked to, and describe it."""
-        self.n -= ids.size
-        if ids.size:
-            self._log.append((ids, self.n, time.time()))
+    def _answer(self, ids: NDArray[np.int64], rtol: float | None) -> Unlearned:
+        """Refine a request that was done, if asked to, and describe it."""
         head = self.head
         error = head.error
         if rtol is not None and ids.size and not (error is not None and error <= rtol):
             head.refine(self._readable(), rtol)
-            theta, error = head.theta, head.error
+            error = head.error
         if error is not None and error > UNTRUSTED:
             warnings.warn(
                 RetrainInstead(f"the answer may be as far from a retrained model as {error:.2g} of what was asked for: "
                                "call refresh, or ask with rtol"),
                 stacklevel=3,
             )  # fmt: skip
-        theta.flags.writeable = False
-        return Unlearned(theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
+        return Unlearned(self.theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
 
     def _readable(self) -> Table:
         table = self.retained()
@@ -448,7 +463,7 @@ class L2UL:
         with self._lock:
             table = self.retained()
             if table is None:
-                raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot look at the retained ones")
+                raise UserError("this unlearner keeps no rows (store_rows=False): it cannot look at those that stay")
             return fitting.residual(self.params, self.head, table, self.theta if theta is None else theta)
 
     def noise_floor(self) -> float:
@@ -499,7 +514,8 @@ class L2UL:
 
     def _flush_log(self) -> None:
         """Put the latest requests into entries for the ledger."""
-        for ids, left, when in self._log:
+        for named, left, when in self._log:
+            ids = np.atleast_1d(np.asarray(named, np.int64))
             if ids.size and ids[0] < 0:
                 self.entries.append(entry("learn", n=left, rows=-1 - ids, time=when))
             else:

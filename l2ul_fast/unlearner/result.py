@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,9 +51,8 @@ class Trust:
 UNTRUSTED = 0.5
 
 
-@dataclass(frozen=True, slots=True)
 class Unlearned:
-    """The model without the rows of a request.
+    """The model without the rows of a request: a value, which later requests do not change.
 
     Attributes
     ----------
@@ -64,22 +63,26 @@ class Unlearned:
     n : int
         The rows that stay.
     error : float or None
-        Estimated rho of everything forgotten since the latest expansion: the distance to the retrained model in units of
-        what retraining changes. None where the head cannot know.
+        Estimated rho of everything forgotten since the latest expansion: the distance to the retrained model in units
+        of what retraining changes. None where the head cannot know.
     tier : str
         What was done: "order 3", "order 2", "new expansion", "instant", "secant steps", "network", ...
     due : str or None
         Why `refresh` should follow.
     """
 
-    theta: NDArray[np.float64]
-    rows: NDArray[np.int64]
-    n: int
-    error: float | None
-    tier: str
-    due: str | None
-    _model: Any = field(repr=False)
-    _classes: list[Any] = field(repr=False)
+    __slots__ = ("_classes", "_model", "_rows", "due", "error", "n", "theta", "tier")
+
+    def __init__(
+        self, theta: NDArray[np.float64], rows: NDArray[np.int64] | int, n: int, error: float | None, tier: str,
+        due: str | None, model: Any, classes: list[Any],
+    ) -> None:  # fmt: skip
+        self.theta, self._rows, self.n, self.error, self.tier, self.due = theta, rows, n, error, tier, due
+        self._model, self._classes = model, classes
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        return np.atleast_1d(np.asarray(self._rows, np.int64))
 
     def __repr__(self) -> str:
         error = "not known" if self.error is None else f"{self.error:.1e}"

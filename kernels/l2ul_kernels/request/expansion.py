@@ -205,15 +205,18 @@ def subtract_row(
 
 
 @kernel()
-def forget_row(row: int, X: Any, y: Any, weights: Any, status: Any, sums: Any, state: Any, out: Any) -> int:
+def forget_row(
+    row: int, X: Any, y: Any, weights: Any, status: Any, sums: Any, state: Any, out: Any
+) -> tuple[int, float, int]:
     """The instant answer to a request for one row: theta without it into out (p,), the row itself overwritten.
 
-    Returns DONE; POLISH if only delta is missing; else why the row is refused, and nothing has changed.
+    Returns (code, error, due): DONE, or POLISH if only delta is missing, or why the row is refused, and then nothing
+    has changed; the estimated error relative to the distance from the reference; reasons for a new expansion.
     """
     p, facts = out.size, state[FACTS]
     code = claim_row(row, status, y, sums, int(facts[CLASSES]))
     if code != DONE:
-        return code
+        return code, 0.0, 0
     status[row] = FORGOTTEN
     e, w, c, weight = subtract_row(row, X, y, weights, sums, state, -1)
     for j in range(U(p - 1)):
@@ -221,13 +224,15 @@ def forget_row(row: int, X: Any, y: Any, weights: Any, status: Any, sums: Any, s
     y[row] = 0
     left = sums[1] * facts[UNIT]
     if not _instant_step(state, p, e, w, c, facts[PER_WEIGHT] * weight, left):
-        return POLISH
+        return POLISH, 0.0, 0
     judge(sums, state, p)
     for j in range(U(p)):
         out[j] = state[ANCHOR, j] + state[DELTA, j]
-    if facts[DISTANCE] > facts[FARTHEST] or facts[DRIFT] > BIAS_SHARE * facts[BIAS] + DISTANCE_SHARE * facts[DISTANCE]:
-        return POLISH
-    return DONE
+    distance = facts[DISTANCE]
+    if distance > facts[FARTHEST] or facts[DRIFT] > BIAS_SHARE * facts[BIAS] + DISTANCE_SHARE * distance:
+        return POLISH, 0.0, 0
+    error = (facts[BIAS] + facts[DRIFT]) / distance if distance > 0.0 else 0.0
+    return DONE, error, int(facts[DUE])
 
 
 @kernel(fastmath=FAST)

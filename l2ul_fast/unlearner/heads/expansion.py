@@ -27,6 +27,7 @@ from l2ul_fast.models.fit import Fit
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows
 from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms
+from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES, SQUARED
 from l2ul_kernels.request import expansion as kernels
@@ -79,6 +80,7 @@ class Expansion:
         self.order, self.classes, self.where, self.weighted = order, classes, where, weighted
         self.penalty, self.exponents, self.sums = penalty, exponents, sums
         self.tier = f"order {order}"
+        self.knows_error = order == 3 or self.loss == SQUARED
         p = self.p = anchor.size
         self.state = kernels.new_state(p, order)
         self.work = np.zeros((kernels.WORK + p, kernels.width_of(p)))
@@ -264,16 +266,14 @@ class Expansion:
     @property
     def due(self) -> str | None:
         """Why one pass over the rows should make a new expansion, or None."""
-        bits = int(self.state[kernels.FACTS, kernels.DUE])
-        found = [text for bit, text in _REASONS.items() if bits & bit]
-        return "; ".join(found) or None
+        return _reasons(int(self.state[kernels.FACTS, kernels.DUE]))
 
     @property
     def error(self) -> float | None:
         """Estimated rho of everything forgotten since the expansion: distance to the retrained model, in units of what
         retraining changes. None for order 2, which cannot know; 0 if nothing was forgotten."""
         facts = self.state[kernels.FACTS]
-        if self.order == 2 and self.loss == LOGISTIC:
+        if not self.knows_error:
             return None
         if facts[kernels.DISTANCE] == 0.0:
             return 0.0
@@ -283,14 +283,23 @@ class Expansion:
 
     def forget_row(
         self, row: int, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]
-    ) -> tuple[int, Vector]:
-        """Take row number `row` of the arrays out, all in one call: (DONE or why it is refused, theta)."""
-        out = np.empty(self.p)
-        code = kernels.forget_row(row, X, y, weights, status, self.sums, self.state, out)
+    ) -> tuple[int, Vector, float | None, str | None]:
+        """Take row number `row` of the arrays out, compiled: (DONE or why it is refused, theta, error, due)."""
+        theta = np.empty(self.p)
+        code, error, due = kernels.forget_row(row, X, y, weights, status, self.sums, self.state, theta)
         if code == kernels.POLISH:
             self._resolve()
-            return DONE, self.theta
-        return code, out
+            return DONE, self.theta, self.error, self.due
+        if due:
+            return code, theta, error if self.knows_error else None, _reasons(due)
+        return code, theta, error if self.knows_error else None, None
+
+    def warm(self, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]) -> None:
+        """Compile, or load, what a request calls; nothing changes."""
+        key = ("request", X.dtype, y.dtype)
+        ensure_compiled(key, kernels.forget_row, lambda: self.forget_row(-1, X, y, weights, status))
+        state = self.state.copy()
+        ensure_compiled("polish", kernels.polish, lambda: kernels.polish(self.sums, state, self.p, self.work))
 
     def forget(self, rows: Rows) -> None:
         """Take these rows out, which were added before: the very same numbers."""
@@ -414,6 +423,11 @@ class Expansion:
         if facts["due"]:
             made._mark(int(facts["due"]) & 15)
         return made
+
+
+def _reasons(due: int) -> str | None:
+    """The reasons that the bits stand for."""
+    return "; ".join(text for bit, text in _REASONS.items() if due & bit) or None
 
 
 class OutOfScale(UserError):
