@@ -397,7 +397,7 @@ def test_every_fault_of_the_directory_is_one_clear_sentence(tmp_path):
     case("ledger.jsonl is missing", lambda d, s: (d / "ledger.jsonl").unlink())
     case(r"has 3 bytes instead of \d+", lambda d, s: s.write_bytes(b"abc"))
     case("wrong checksum", lambda d, s: s.write_bytes(bytes(s.stat().st_size)))
-    case("made by format version 3, this program reads 1", lambda d, s: _edit(d, format_version=3))
+    case("made by format version 3, this program reads 2", lambda d, s: _edit(d, format_version=3))
     case("not an artifact", lambda d, s: _edit(d, format="other"))
     case("not an artifact", lambda d, s: (d / "artifact.json").write_text("[" * 100_000))
     case("not an artifact", lambda d, s: (d / "artifact.json").write_bytes(b"\xff\x00"))

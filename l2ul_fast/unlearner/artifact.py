@@ -1,22 +1,24 @@
 """A fitted unlearner on disk: a directory that always holds exactly one whole state.
 
-artifact.json                           facts; name, size and SHA-256 of every other file; replacing it is the commit
-state-<generation>-<group>.safetensors  arrays, written once under a new name and never changed
+artifact.json                           facts; name, size and SHA-256 of every other file; replacing it is a commit
+state-<generation>-<group>.safetensors  arrays, written once under a new name and never changed, but for the rows
+state-<generation>-rows.sha256          digests of the blocks of the file of rows, see tensors.py
+journal.jsonl                           small changes since artifact.json was written; appending a line is a commit
 ledger.jsonl                            see ledger.py; what lies behind the length in artifact.json was never committed
 .lock                                   held by whoever changes the directory
 
-A save writes new files, syncs them, replaces artifact.json and deletes what it no longer names, so a process killed
-anywhere leaves the old state or the new one. All changes go through durable.py; header.py is artifact.json, tensors.py
-the files of arrays.
+A save writes new files, syncs them, replaces artifact.json and deletes what it no longer names; a deferred one appends
+to the journal instead (journal.py). So a process killed anywhere leaves the old state or the new one. All changes go
+through durable.py; header.py is artifact.json, tensors.py the files of arrays.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import DataError
 from l2ul_fast.unlearner.durable import (
     LOCK,
+    create,
     delete,
     explain,
     locked,
@@ -37,6 +40,7 @@ from l2ul_fast.unlearner.durable import (
     write_file,
 )
 from l2ul_fast.unlearner.header import (
+    BLOCK,
     FORMAT,
     FORMAT_VERSION,
     HEADER,
@@ -44,21 +48,74 @@ from l2ul_fast.unlearner.header import (
     STATE,
     FileRecord,
     Header,
-    canonical,
     dump,
     read_header,
 )
+from l2ul_fast.unlearner.journal import JOURNAL, Ids, Record, View, changed_facts, erased_rows, plain, read_journal
 from l2ul_fast.unlearner.ledger import Entry, Ledger, chain, theta_digest
-from l2ul_fast.unlearner.tensors import CODES, Arrays, encode, load_arrays
+from l2ul_fast.unlearner.tensors import (
+    CODES,
+    Arrays,
+    Erased,
+    Layout,
+    digests_without,
+    encode,
+    erase_on_disk,
+    is_erased,
+    layout_on_disk,
+    load_arrays,
+    new_blocks,
+)
 
 __all__ = [
-    "FORMAT", "FORMAT_VERSION", "Arrays", "FileRecord", "Header", "check_artifact", "load_artifact", "locked",
-    "read_header", "read_ledger", "refuse_foreign", "save_artifact",
+    "FORMAT", "FORMAT_VERSION", "Arrays", "FileRecord", "Header", "NotTidied", "Opened", "append_artifact",
+    "check_artifact", "load_artifact", "locked", "open_artifact", "read_header", "read_ledger", "read_view",
+    "refuse_foreign", "save_artifact",
 ]  # fmt: skip
 
 LEDGER = "ledger.jsonl"
 _GROUP = re.compile(r"[a-z0-9_]{1,40}")
 _ARRAY = re.compile(r"(?!__)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_NO_IDS = np.empty(0, np.int64)
+
+
+class NotTidied(DataError):
+    """The new state is saved and will stay, but files of the old one could not be deleted or overwritten yet."""
+
+    def __init__(self, text: str, generation: int) -> None:
+        super().__init__(text)
+        self.generation = generation
+
+
+@dataclass
+class Opened:
+    """What a directory holds: facts, arrays, the ledger, and the rows that its journal took out (of arrays `rows`)."""
+
+    facts: dict[str, Any]
+    arrays: Arrays
+    ledger: Ledger
+    erased: Ids
+    generation: int
+    version: int
+
+
+# Read ----------------------------------------------------------------------------------------------------------------
+
+
+def read_view(directory: Path | str) -> View:
+    """The present state of a directory: artifact.json and its journal, but no arrays."""
+    directory = Path(directory)
+    header = read_header(directory)
+    while True:
+        try:
+            data = read_file(directory / JOURNAL)
+        except FileNotFoundError:
+            data = b""
+        except OSError as error:
+            raise explain(directory, error) from error
+        before, header = header, read_header(directory)
+        if header.digest == before.digest:  # else a save replaced it, and deleted the journal, meanwhile
+            return read_journal(header, data, str(directory / JOURNAL))
 
 
 def load_artifact(
@@ -69,43 +126,70 @@ def load_artifact(
     memory_map: arrays are views of the mapped files, private to this process (writing to them changes no file).
     verify: check all checksums and the ledger's chain; False with memory_map reads only the pages that are used.
     """
+    found = open_artifact(directory, memory_map=memory_map, verify=verify)
+    return {**found.facts, "generation": found.generation}, found.arrays
+
+
+def open_artifact(directory: Path | str, *, memory_map: bool = False, verify: bool = True) -> Opened:
+    """Everything of the saved state; options as for `load_artifact`. What a killed process left undone is done."""
     directory = Path(directory)
-    header = read_header(directory)
+    view, begun = read_view(directory), False
     while True:
         try:
             arrays: Arrays = {}
-            for record in header.files.values():
-                arrays |= load_arrays(directory / record.file, record, memory_map, verify)
+            for group, record in view.files.items():
+                erased = Erased(view.erased, view.digests.get(group, {})) if record.blocks else None
+                arrays |= load_arrays(directory / record.file, record, memory_map, verify, erased)
+                begun |= erased is not None and erased.found
+            ledger = _ledger_of(directory, view)
             if verify:
-                _ = _ledger_of(directory, header).entries  # reading them checks the chain
+                _ = ledger.entries  # reading them checks the chain
             break
-        except FileNotFoundError as error:
-            tried, header = header, read_header(directory)
-            if header.generation == tried.generation:  # else another process saved a new state meanwhile
+        except (FileNotFoundError, DataError) as error:
+            tried, view = view, read_view(directory)
+            if view.identity == tried.identity:  # else another process saved a new state meanwhile
+                if isinstance(error, DataError):
+                    raise
                 raise DataError(f"{error.filename} is missing: restore it from a copy or fit again") from None
         except OSError as error:
             raise explain(directory, error) from error
     with contextlib.suppress(DataError, OSError):  # somebody else is at work, or we may only read
-        if _leftovers(directory, header):
+        if begun or _leftovers(directory, view):
             with locked(directory, timeout=0):
-                _clean(directory)
-    return {**header.facts, "generation": header.generation}, arrays
+                _finish(directory, _current(directory))
+    return Opened(view.facts, arrays, ledger, view.erased, view.generation, view.header.version)
 
 
 def read_ledger(directory: Path | str) -> Ledger:
-    """The committed part of the ledger; `.verify()` checks it."""
+    """The committed part of the ledger, with what the journal adds to it; `.verify()` checks it."""
+    directory = Path(directory)
     try:
-        return _ledger_of(Path(directory), read_header(directory))
+        return _ledger_of(directory, read_view(directory))
     except OSError as error:
-        raise explain(Path(directory), error) from error
+        raise explain(directory, error) from error
 
 
-def _ledger_of(directory: Path, header: Header) -> Ledger:
-    path = directory / LEDGER
+def _ledger_of(directory: Path, view: View) -> Ledger:
+    path, header = directory / LEDGER, view.header
     data = read_file(path, header.ledger_bytes) if header.ledger_bytes else b""
     if len(data) < header.ledger_bytes:
         raise DataError(f"{path} was cut off: {len(data)} of {header.ledger_bytes} bytes are left")
-    return Ledger(data, header.ledger_head, str(path))
+    lines, head = chain(view.entries, header.ledger_entries, header.ledger_head)
+    return Ledger(data + b"".join(lines), head, str(path))
+
+
+def check_artifact(directory: Path | str) -> Ledger:
+    """Check everything: checksums, the ledger, and that the saved theta is the one of the ledger's last line."""
+    found = open_artifact(directory)
+    found.ledger.verify()
+    last = found.ledger.entries[-1] if len(found.ledger) else {}
+    # a deferred save keeps no theta: the one of before would give the rows away
+    if "theta" in found.arrays and last and last.get("theta_after") != theta_digest(found.arrays["theta"]):
+        raise DataError(f"the parameters in {directory} are not those of the last line of its ledger")
+    return found.ledger
+
+
+# Write ---------------------------------------------------------------------------------------------------------------
 
 
 def save_artifact(
@@ -115,6 +199,7 @@ def save_artifact(
     *,
     groups: Mapping[str, Collection[str]] | None = None,
     keep: Collection[str] = (),
+    erasable: Collection[str] = (),
     ledger_entry: Entry | list[Entry] | None = None,
     base: int | None = None,
     timeout: float = 60.0,
@@ -122,17 +207,44 @@ def save_artifact(
     """Make a state durable, all of it or nothing, and delete the one before; returns the new generation.
 
     facts: JSON values. groups: file name -> names of its arrays; the rest goes to the file "main". keep: groups whose
-    present file stays as it is (its arrays are not given again). ledger_entry: what `ledger.entry` made, one or more.
-    base: the generation this state was derived from; a directory that has moved on is refused. None overwrites.
+    present file stays as it is (its arrays are not given again). erasable: groups whose rows `append_artifact` may
+    overwrite in place. ledger_entry: what `ledger.entry` made, one or more. base: the generation this state was derived
+    from; a directory that has moved on is refused. None overwrites.
     """
     directory = Path(directory)
     parts = _grouped(arrays, groups or {}, keep)
-    plain = json.loads(canonical({k: v for k, v in facts.items() if k != "generation"}))
-    entries = ledger_entry if isinstance(ledger_entry, list) else [ledger_entry] if ledger_entry is not None else []
+    own, entries = plain(facts), _listed(ledger_entry)
     try:
         make_directory(directory)
         with locked(directory, timeout):
-            return _save(directory, plain, parts, keep, entries, base)
+            return _save(directory, own, parts, keep, erasable, entries, base)
+    except OSError as error:
+        raise explain(directory, error) from error
+
+
+def append_artifact(
+    directory: Path | str,
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    *,
+    groups: Mapping[str, Collection[str]] | None = None,
+    keep: Collection[str] = (),
+    ledger_entry: Entry | list[Entry] | None = None,
+    base: int,
+    known: View | None = None,
+    timeout: float = 60.0,
+) -> View:
+    """Make a small change durable by a line of the journal; arguments as for `save_artifact`, returns the new state.
+
+    Groups that are neither given nor kept are deleted. The rows that the entries forget are overwritten in the kept
+    groups whose rows may be. known: what this function returned last, which saves reading the journal.
+    """
+    directory = Path(directory)
+    parts = _grouped(arrays, groups or {}, keep)
+    own, entries = plain(facts), _listed(ledger_entry)
+    try:
+        with locked(directory, timeout):
+            return _append(directory, own, parts, keep, entries, base, known)
     except OSError as error:
         raise explain(directory, error) from error
 
@@ -144,6 +256,10 @@ def refuse_foreign(directory: Path | str) -> None:
         _current(directory)
     elif directory.exists():
         raise DataError(f"{directory} is not a directory: choose another one")
+
+
+def _listed(entries: Entry | list[Entry] | None) -> list[Entry]:
+    return entries if isinstance(entries, list) else [entries] if entries is not None else []
 
 
 def _grouped(arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], keep: Collection[str]) -> dict[str, Any]:
@@ -171,27 +287,22 @@ def _grouped(arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], k
 
 
 def _save(
-    directory: Path, facts: dict[str, Any], parts: dict[str, Any], keep: Collection[str], entries: list[Entry],
-    base: int | None,
+    directory: Path, facts: dict[str, Any], parts: dict[str, Any], keep: Collection[str], erasable: Collection[str],
+    entries: list[Entry], base: int | None,
 ) -> int:  # fmt: skip
-    old = _current(directory)
-    if base is not None and old.generation != base:
-        raise DataError(f"{directory} was changed by someone else since it was loaded: load it again and repeat")
-    files = {group: _kept(directory, old, group) for group in keep}
-    given = [name for part in parts.values() for name in part]
-    if set(given) & {name for record in files.values() for name in record.arrays}:
-        raise ValueError("an array is given that is also in a kept group")
+    view = _current(directory)
+    old = view.header
+    _refuse_stale(directory, view, base)
+    files = {group: _kept(directory, view, group) for group in keep}
+    _refuse_twice(parts, files)
     if _size(directory / LEDGER) < old.ledger_bytes:
         raise DataError(f"{directory / LEDGER} was cut off: restore it from a copy")
-    _clean(directory)
-    generation = old.generation + 1
-    lines, head = chain(entries, old.ledger_entries, old.ledger_head)
+    _finish(directory, view)
+    generation = view.generation + 1
+    lines, head = chain([*view.entries, *entries], old.ledger_entries, old.ledger_head)
     added = b"".join(lines)
     try:
-        for group, part in parts.items():
-            name = f"state-{generation}-{group}.safetensors"
-            size, digest = write_file(directory / name, encode(part))
-            files[group] = FileRecord(name, size, digest, tuple(sorted(part)))
+        files |= _write_groups(directory, generation, parts, erasable)
         if added:
             rewrite_tail(directory / LEDGER, old.ledger_bytes, added)
         counts = (old.ledger_bytes + len(added), old.ledger_entries + len(lines))
@@ -200,69 +311,163 @@ def _save(
         replace(directory / NEW_HEADER, directory / HEADER)
     except BaseException:
         with contextlib.suppress(DataError, OSError):
-            _clean(directory)
+            _finish(directory, _current(directory))
         raise
-    try:
+    with _tidying(directory, generation):
         sync_directory(directory)
-        _clean(directory)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise DataError(f"{directory} is saved, but files of its old state may be left there: {why}") from error
+        _finish(directory, _current(directory))
     return generation
 
 
-def _current(directory: Path) -> Header:
-    """The present header, or one of an empty artifact when the directory is new."""
+def _append(
+    directory: Path, facts: dict[str, Any], parts: dict[str, Any], keep: Collection[str], entries: list[Entry],
+    base: int, known: View | None,
+) -> View:  # fmt: skip
+    view = _still(directory, known)
+    if view is None:
+        view = _current(directory)
+        _refuse_stale(directory, view, base)
+        _finish(directory, view)  # what a killed process left undone
+    _refuse_stale(directory, view, base)
+    kept = {group: _kept(directory, view, group) for group in keep}
+    _refuse_twice(parts, kept)
+    generation, ids = view.generation + 1, erased_rows(entries)
+    erased: dict[str, tuple[FileRecord, Layout]] = {}
+    if ids.size:
+        erased = {g: (r, layout_on_disk(directory / r.file, r)) for g, r in kept.items() if r.blocks}
+    digests = {g: digests_without(directory / r.file, r, layout, ids) for g, (r, layout) in erased.items()}
+    dropped = sorted(set(view.files) - set(kept) - set(parts))
+    try:
+        files = _write_groups(directory, generation, parts, ())
+        record = Record(generation, changed_facts(view.facts, facts), files, dropped, digests, entries)
+        line = record.line(view.head)
+        create(directory / JOURNAL)
+        sync_directory(directory)  # the new names; from here on the line alone decides
+        rewrite_tail(directory / JOURNAL, view.end, line)
+    except BaseException as error:
+        with contextlib.suppress(DataError, OSError):
+            rewrite_tail(directory / JOURNAL, view.end, b"")
+            _finish(directory, _current(directory))
+        if isinstance(error, OSError) and _current(directory).generation == generation:  # the line cannot be taken back
+            why = os.strerror(error.errno or 0)
+            raise DataError(f"{directory} may hold the new state or the old one ({why}): load it again") from error
+        raise
+    superseded = [name for g, r in view.files.items() if g not in kept for name in r.names]
+    view.apply(record, line)
+    with _tidying(directory, generation):
+        for group, (own, layout) in erased.items():
+            erase_on_disk(directory / own.file, own, layout, ids, digests[group])
+        for name in superseded:
+            delete(directory / name)
+        sync_directory(directory)
+    return view
+
+
+def _write_groups(
+    directory: Path, generation: int, parts: dict[str, Any], erasable: Collection[str]
+) -> dict[str, FileRecord]:
+    """One new file for each group, synced."""
+    files: dict[str, FileRecord] = {}
+    for group, part in parts.items():
+        name, names = f"state-{generation}-{group}.safetensors", tuple(sorted(part))
+        if group in erasable:
+            blocks = new_blocks()
+            size, _ = write_file(directory / name, encode(part), digest=blocks)
+            files[group] = FileRecord(name, size, "", names, BLOCK)
+            write_file(directory / files[group].digests, [blocks.lines()])
+        else:
+            size, digest = write_file(directory / name, encode(part))
+            files[group] = FileRecord(name, size, digest, names)
+    return files
+
+
+@contextlib.contextmanager
+def _tidying(directory: Path, generation: int) -> Any:
+    """The commit is made: an error from here on is no failure to save."""
+    try:
+        yield
+    except (OSError, DataError) as error:
+        why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+        raise NotTidied(
+            f"{directory} is saved, but files of its old state may be left there until it is opened again: {why}",
+            generation,
+        ) from error
+
+
+def _refuse_stale(directory: Path, view: View, base: int | None) -> None:
+    if base is not None and view.generation != base:
+        raise DataError(f"{directory} was changed by someone else since it was loaded: load it again and repeat")
+
+
+def _refuse_twice(parts: dict[str, Any], kept: dict[str, FileRecord]) -> None:
+    given = {name for part in parts.values() for name in part}
+    if given & {name for record in kept.values() for name in record.arrays}:
+        raise ValueError("an array is given that is also in a kept group")
+
+
+def _current(directory: Path) -> View:
+    """The present state, or that of an empty artifact when the directory is new."""
     if (directory / HEADER).exists():
-        return read_header(directory)
+        return read_view(directory)
     for name in os.listdir(directory):
-        if not STATE.fullmatch(name) and name not in (NEW_HEADER, LEDGER, LOCK):
+        if not STATE.fullmatch(name) and name not in (NEW_HEADER, LEDGER, JOURNAL, LOCK):
             raise DataError(f"{directory} holds other files ({name}) and no artifact: choose a new or empty directory")
-    return Header(0, {}, {})
+    return View.of(Header(0, {}, {}))
 
 
-def _kept(directory: Path, old: Header, group: str) -> FileRecord:
-    if group not in old.files:
+def _still(directory: Path, known: View | None) -> View | None:
+    """`known` if it is still the state of the directory, as far as artifact.json and the journal's length tell."""
+    if known is None or read_header(directory).digest != known.header.digest:
+        return None
+    return known if known.end and _size(directory / JOURNAL) == known.end else None
+
+
+def _kept(directory: Path, view: View, group: str) -> FileRecord:
+    if group not in view.files:
         raise ValueError(f"there is no group {group} to keep in {directory}")
-    record = old.files[group]
+    record = view.files[group]
     path = directory / record.file
     if _size(path) != record.bytes:
         raise DataError(f"{path} is missing or damaged: restore it from a copy or fit again")
     return record
 
 
-def _leftovers(directory: Path, header: Header) -> list[str]:
-    """Files of ours that the header does not name, and the ledger when it is longer than committed."""
-    used = {record.file for record in header.files.values()}
-    found = [name for name in os.listdir(directory) if name == NEW_HEADER or STATE.fullmatch(name)]
+def _leftovers(directory: Path, view: View) -> list[str]:
+    """Files of ours that the state does not name, and the ledger and journal when they are longer than committed."""
+    used = {name for record in view.files.values() for name in record.names}
+    listed = os.listdir(directory)
+    found = [name for name in listed if name == NEW_HEADER or STATE.fullmatch(name)]
     found = [name for name in found if name not in used]
-    return found + [LEDGER] * (_size(directory / LEDGER) > header.ledger_bytes)
+    if JOURNAL in listed and (not view.end or _size(directory / JOURNAL) > view.end):
+        found.append(JOURNAL)
+    return found + [LEDGER] * (_size(directory / LEDGER) > view.header.ledger_bytes)
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _clean(directory: Path) -> None:
-    """Delete what an earlier state or a killed save left behind; the lock must be held."""
-    header = _current(directory)
-    found = _leftovers(directory, header)
+def _finish(directory: Path, view: View) -> None:
+    """Overwrite the rows that the journal takes out, and delete what an earlier state or a killed save left behind.
+
+    The lock must be held. Does nothing that was done before.
+    """
+    for group, record in view.files.items():
+        erased = Erased(view.erased, view.digests.get(group, {}))
+        path = directory / record.file
+        if record.blocks and erased.ids.size:
+            layout = layout_on_disk(path, record)
+            if not is_erased(path, record, layout, erased):
+                erase_on_disk(path, record, layout, erased.ids, erased.digests)
+    found = _leftovers(directory, view)
     if found:
         sync_directory(directory)  # a killed save may have replaced the header just now: no deletion may overtake that
     for name in found:
         if name == LEDGER:
-            rewrite_tail(directory / LEDGER, header.ledger_bytes, b"")
+            rewrite_tail(directory / LEDGER, view.header.ledger_bytes, b"")
+        elif name == JOURNAL and view.end:
+            rewrite_tail(directory / JOURNAL, view.end, b"")
         else:
             delete(directory / name)
     if found:
         sync_directory(directory)
-
-
-def check_artifact(directory: Path | str) -> Ledger:
-    """Check everything: checksums, the ledger, and that the saved theta is the one of the ledger's last line."""
-    _, arrays = load_artifact(directory)
-    ledger = read_ledger(directory)
-    ledger.verify()
-    if len(ledger) and "theta" in arrays and ledger.entries[-1].get("theta_after") != theta_digest(arrays["theta"]):
-        raise DataError(f"the parameters in {directory} are not those of the last line of its ledger")
-    return ledger

@@ -13,9 +13,9 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from l2ul_fast.errors import DataError
 
@@ -38,11 +38,22 @@ def _write(fd: int, data: Any) -> None:
         view = view[os.write(fd, view[:PIECE]) :]
 
 
-def write_file(path: Path, parts: Iterator[Any] | list[Any], flags: int = os.O_EXCL) -> tuple[int, str]:
-    """A new file on disk, synced: its size and SHA-256."""
+class Digest(Protocol):
+    """What hashlib's objects do."""
+
+    def update(self, data: Any, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+def write_file(
+    path: Path, parts: Iterator[Any] | list[Any], flags: int = os.O_EXCL, digest: Digest | None = None
+) -> tuple[int, str]:
+    """A new file on disk, synced: its size and SHA-256 (or what `digest` makes of its bytes)."""
     fd = open_file(path, os.O_WRONLY | os.O_CREAT | flags)
+    digest = hashlib.sha256() if digest is None else digest
     try:
-        size, digest = 0, hashlib.sha256()
+        size = 0
         for part in parts:
             for start in range(0, len(part), PIECE):
                 digest.update(part[start : start + PIECE])
@@ -63,6 +74,26 @@ def rewrite_tail(path: Path, committed: int, data: bytes) -> None:
         os.lseek(fd, committed, os.SEEK_SET)
         _write(fd, data)
         os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def create(path: Path) -> None:
+    """An empty file, if there is none."""
+    os.close(open_file(path, os.O_WRONLY | os.O_CREAT))
+
+
+def overwrite(path: Path, pieces: Iterable[tuple[int, bytes]], *, sync: bool = True) -> None:
+    """Replace bytes of a file in place: (position, bytes)."""
+    fd = open_file(path, os.O_WRONLY)
+    try:
+        for start, data in pieces:
+            view = memoryview(data)
+            while view:
+                done = os.pwrite(fd, view[:PIECE], start)
+                view, start = view[done:], start + done
+        if sync:
+            os.fdatasync(fd)
     finally:
         os.close(fd)
 
@@ -96,7 +127,7 @@ def delete(path: Path) -> None:
 def read_file(path: Path, size: int | None = None) -> bytes:
     """The first `size` bytes of a file (all of it when None), or fewer when it is shorter."""
     with open(open_file(path, os.O_RDONLY), "rb") as file:
-        return file.read(-1 if size is None else size)
+        return file.read(-1 if size is None else min(size, os.fstat(file.fileno()).st_size))
 
 
 _held: dict[tuple[int, ...], int] = {}  # lock file, process and thread -> how often it is held

@@ -17,27 +17,62 @@ from l2ul_fast.unlearner.durable import explain, read_file
 from l2ul_fast.unlearner.ledger import START
 
 FORMAT = "l2ul-artifact"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+#: Versions whose files can be read; what they hold may still be refused.
+READABLE = (1, 2)
 
 HEADER, NEW_HEADER = "artifact.json", "artifact.json.new"
-#: Names of files of arrays: generation and group.
-STATE = re.compile(r"state-(\d{1,18})-([a-z0-9_]{1,40})\.safetensors")
+#: Names of files of arrays, and of the digests of their blocks: generation and group.
+STATE = re.compile(r"state-(\d{1,18})-([a-z0-9_]{1,40})\.(?:safetensors|sha256)")
+#: Bytes per digest of a file that is changed in place: reading one costs some 50 us, one in 1,000 bytes is a digest's.
+BLOCK = 1 << 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What artifact.json says about one file of arrays."""
+    """What artifact.json says about one file of arrays.
+
+    blocks: 0, or the size of the blocks whose SHA-256 stand in a file of their own, because rows of the arrays are
+    overwritten in place; `sha256` is then empty.
+    """
 
     file: str
     bytes: int
     sha256: str
     arrays: tuple[str, ...]
+    blocks: int = 0
+
+    @property
+    def digests(self) -> str:
+        """Name of the file with the digests of the blocks."""
+        return self.file.removesuffix(".safetensors") + ".sha256"
+
+    @property
+    def names(self) -> list[str]:
+        """The files it stands for."""
+        return [self.file, self.digests] if self.blocks else [self.file]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        found: dict[str, Any] = {"file": self.file, "bytes": self.bytes, "arrays": list(self.arrays)}
+        return found | ({"blocks": self.blocks} if self.blocks else {"sha256": self.sha256})
+
+    @classmethod
+    def of(cls, group: str, facts: Any) -> FileRecord:
+        """What `plain` gave; ValueError, KeyError or TypeError for anything else, whatever a checksum says."""
+        found, blocks = STATE.fullmatch(facts["file"]), facts.get("blocks", 0)
+        if not found or found[2] != group or not facts["file"].endswith(".safetensors"):
+            raise ValueError("file")
+        if blocks not in (0, BLOCK) or (not blocks and not _DIGEST.fullmatch(facts["sha256"])):
+            raise ValueError("digest")
+        arrays = tuple(str(name) for name in facts["arrays"])
+        return cls(facts["file"], count(facts["bytes"]), "" if blocks else facts["sha256"], arrays, blocks)
 
 
 @dataclass(frozen=True)
 class Header:
-    """artifact.json: which state is the current one."""
+    """artifact.json: which state is the current one, as far as no journal continues it. digest: its SHA-256."""
 
     generation: int
     facts: dict[str, Any]
@@ -46,6 +81,8 @@ class Header:
     ledger_entries: int = 0
     ledger_head: str = START
     package_version: str = __version__
+    version: int = FORMAT_VERSION
+    digest: str = START
 
 
 def canonical(content: dict[str, Any]) -> str:
@@ -60,8 +97,9 @@ def _plain(value: Any) -> Any:
 
 def dump(header: Header) -> bytes:
     content: dict[str, Any] = {
-        "format": FORMAT, "format_version": FORMAT_VERSION, "package_version": header.package_version,
-        "generation": header.generation, "facts": header.facts, "files": {k: vars(v) for k, v in header.files.items()},
+        "format": FORMAT, "format_version": header.version, "package_version": header.package_version,
+        "generation": header.generation, "facts": header.facts,
+        "files": {k: v.plain() for k, v in header.files.items()},
         "ledger": {"bytes": header.ledger_bytes, "entries": header.ledger_entries, "head": header.ledger_head},
     }  # fmt: skip
     content["sha256"] = hashlib.sha256(canonical(content).encode()).hexdigest()
@@ -83,7 +121,7 @@ def read_header(directory: Path | str) -> Header:
         version = content["format_version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{path} is damaged or not an artifact of this program") from None
-    if version != FORMAT_VERSION:
+    if version not in READABLE:
         raise DataError(
             f"{directory} was made by format version {version}, this program reads {FORMAT_VERSION}: "
             "use the program that made it, or fit again"
@@ -101,22 +139,18 @@ def read_header(directory: Path | str) -> Header:
 
 def _checked(content: dict[str, Any]) -> Header:
     """The header, or ValueError: no name, size or hash is taken as it comes, whatever the checksum says."""
-    files = {}
-    for group, facts in content["files"].items():
-        found = STATE.fullmatch(facts["file"])
-        if not found or found[2] != group or not _DIGEST.fullmatch(facts["sha256"]):
-            raise ValueError("file")
-        files[group] = FileRecord(facts["file"], _count(facts["bytes"]), facts["sha256"], tuple(facts["arrays"]))
+    files = {group: FileRecord.of(group, facts) for group, facts in content["files"].items()}
     ledger = content["ledger"]
     if not _DIGEST.fullmatch(ledger["head"]) or not isinstance(content["facts"], dict):
         raise ValueError("ledger")
     return Header(
-        _count(content["generation"]), content["facts"], files, _count(ledger["bytes"]), _count(ledger["entries"]),
-        ledger["head"], str(content["package_version"]),
+        count(content["generation"]), content["facts"], files, count(ledger["bytes"]), count(ledger["entries"]),
+        ledger["head"], str(content["package_version"]), content["format_version"], content["sha256"],
     )  # fmt: skip
 
 
-def _count(value: Any) -> int:
+def count(value: Any) -> int:
+    """The value if it is a whole number from 0, else ValueError."""
     if type(value) is not int or value < 0:
         raise ValueError("a count")
     return value

@@ -1,7 +1,8 @@
 """What was forgotten, and when: one JSON object per line, each naming the SHA-256 of the line before it.
 
 A line holds row numbers, counts and digests, never a feature or a label, so the ledger can be kept after the rows are
-gone. An edited, dropped or moved line breaks the chain; artifact.json keeps the hash of the last line (the head), so
+gone. The line of a request has no digest of the parameters; the last line of a save has that of those that it saved. An
+edited, dropped or moved line breaks the chain; artifact.json keeps the hash of the last line (the head), so
 lines cut off the end are noticed too. The file itself is written by artifact.py, in the same commit as the model.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.errors import DataError
+from l2ul_fast.errors import DataError, UserError
 
 Entry = dict[str, Any]
 
@@ -64,6 +65,14 @@ def decode_rows(text: str, limit: int) -> NDArray[np.int64]:
     return np.repeat(first - offsets, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
+def _range(text: str) -> tuple[int, int]:
+    """First and last row of a text that `encode_rows` wrote for neighbours."""
+    first, _, last = text.partition("-")
+    if "," in text or not _ROWS.fullmatch(text) or int(last or first) < int(first):
+        raise ValueError("learned rows that are not neighbours")
+    return int(first), int(last or first)
+
+
 def entry(
     action: str,
     *,
@@ -74,12 +83,14 @@ def entry(
     refreshed: Mapping[str, Any] | None = None,
     trust: Mapping[str, Any] | None = None,
     time: float | None = None,
+    request_id: str | None = None,
 ) -> Entry:
     """One line to be, for `save_artifact(ledger_entry=...)`.
 
     n: rows the model stands for after the action. theta, theta_before: parameters (or their digests) after and before.
-    rows: the forgotten row numbers. refreshed, trust: single values by name (no lists: no row can slip in); NaN and
-    infinities become null. time: seconds since 1970, now when left out.
+    rows: the forgotten (or learned) row numbers. request_id: the user's name of the request. refreshed, trust: single
+    values by name (no lists: no row can slip in); NaN and infinities become null. time: seconds since 1970, now when
+    left out.
     """
     if action not in ACTIONS:
         raise ValueError(f"action must be one of {', '.join(ACTIONS)}, got {action!r}")
@@ -90,6 +101,8 @@ def entry(
     if rows is not None:
         made |= {"r": int(np.size(rows)), "rows": encode_rows(rows)}
     made["n"] = int(n)
+    if request_id is not None:
+        made["request_id"] = check_request_id(request_id)
     if theta_before is not None:
         made["theta_before"] = _digest(theta_before)
     if theta is not None:
@@ -98,6 +111,13 @@ def entry(
         if values is not None:
             made[name] = {str(key): _scalar(f"{name}.{key}", value) for key, value in values.items()}
     return made
+
+
+def check_request_id(given: Any) -> str:
+    """A user's name of a request: 1 to 100 printable characters; UserError otherwise."""
+    if not isinstance(given, str) or not 1 <= len(given) <= 100 or not given.isprintable():
+        raise UserError("a request id must be 1 to 100 printable characters")
+    return given
 
 
 def _digest(theta: Any) -> str:
@@ -184,8 +204,9 @@ class Ledger:
         return entries
 
     def _check_story(self, entries: list[Entry]) -> None:
-        """The row counts add up, and between two fits a row is forgotten once."""
+        """The row counts add up; between two fits a row is forgotten once, and learned rows have new numbers."""
         n: int | None = None
+        newest = -1
         seen: list[NDArray[np.int64]] = []
         for number, found in enumerate(entries, 1):
             try:
@@ -193,14 +214,21 @@ class Ledger:
                     raise ValueError("an unknown action or row count")
                 if found["action"] == "fit":
                     self._check_once(seen)
-                    n, seen = found["n"], []
-                rows = np.empty(0, np.int64)
+                    n, seen, newest = found["n"], [], -1
+                change = 0
                 if found["action"] == "unlearn":
                     rows = decode_rows(found["rows"], found["r"] if n is None else n)
-                if len(rows) != found.get("r", 0) or (n is not None and found["n"] != n - len(rows)):
+                    change = -len(rows)
+                    seen.append(rows)
+                elif found["action"] == "learn":
+                    first, last = _range(found["rows"])
+                    change = last - first + 1
+                    if first <= newest:
+                        raise ValueError("new rows with old numbers")
+                    newest = last
+                if abs(change) != found.get("r", 0) or (n is not None and found["n"] != n + change):
                     raise ValueError("the row counts do not add up")
                 n = found["n"]
-                seen.append(rows)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 if isinstance(error, DataError):
                     raise

@@ -1,28 +1,46 @@
-"""An unlearner to and from its artifact directory."""
+"""An unlearner to and from its artifact directory.
+
+`save` finishes what is due, so that everything it writes is a function of the rows that stay; a deferred save leaves
+that for later and writes only what a request changed. Which file holds what:
+
+main     which rows are forgotten, and which never were training rows
+sums     of the head "expansion": nothing but its integers, so that two directories can be compared with `cmp`
+head     of the other heads
+theta    the parameters; not there after a deferred save: those of before would give the forgotten rows away
+rows     X, y, weights; with store_rows=False the digests of rows; not there if they are in a dataset file
+"""
 
 from __future__ import annotations
 
+import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.errors import DataError
+from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import FileTable
-from l2ul_fast.unlearner.artifact import load_artifact, read_ledger, save_artifact
+from l2ul_fast.unlearner.artifact import NotTidied, Opened, append_artifact, open_artifact, save_artifact
 from l2ul_fast.unlearner.heads.base import Arrays, Head
 from l2ul_fast.unlearner.heads.expansion import Expansion
-from l2ul_fast.unlearner.ledger import decode_rows, theta_digest
+from l2ul_fast.unlearner.journal import View
+from l2ul_fast.unlearner.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
-#: Rows of a data file that are looked at when an unlearner is loaded.
-SAMPLE = 100
+#: Rows that are checked for NaN at a time when an unlearner is loaded.
+PIECE = 1 << 16
+
+REQUESTS = ("unlearn", "learn")
+AT_OPTIMUM = "the anchor is the optimum of rows of which some have left"
+#: What the directory of an unlearner looked like when it last saved there, so that its journal need not be read again.
+_views: WeakKeyDictionary[L2UL, View] = WeakKeyDictionary()
 
 
 def head_class(kind: str) -> type[Head]:
@@ -48,79 +66,223 @@ def head_class(kind: str) -> type[Head]:
     raise DataError(f"the saved head is of an unknown kind ({kind}): fit again")
 
 
+# Save ----------------------------------------------------------------------------------------------------------------
+
+
 def save(u: L2UL, directory: Path, *, defer: bool = False, request_id: str | None = None) -> None:
-    """Write everything, all or nothing. Later saves of one object to one directory build on the earlier ones."""
-    if not defer:
-        if u.due:
-            u.refresh()
-        elif isinstance(u.head, Expansion):
-            u.head.canonical()
+    """Write the state, all or nothing. Later saves of one object to one directory build on the earlier ones."""
     u._flush_log()
-    if u.entries:
-        u.entries[-1]["theta_after"] = theta_digest(u.theta)
-    head = u.head
-    arrays: Arrays = {
-        "theta": u.theta, "forgotten": np.flatnonzero(u.status == FORGOTTEN),
-        "foreign": np.packbits(u.status == FOREIGN),
-    }  # fmt: skip
-    own = head.arrays()
-    arrays |= own
-    groups: dict[str, list[str]] = {"sums" if isinstance(head, Expansion) else "head": list(own)}
+    if request_id is not None:
+        _name_requests(u, check_request_id(request_id))
+    here = directory.resolve() == u.saved_to
+    if not defer:
+        finish(u)
+    elif here and not u.entries:
+        return  # everything is there
+    elif here and not any(map(_rewrites, u.entries)):
+        _append(u, directory)
+        return
+    elif isinstance(u.head, Expansion):
+        u.head.canonical()
+    _write(u, directory, here)
+
+
+def finish(u: L2UL) -> None:
+    """Do what is due: afterwards everything that is kept is a function of the rows that stay."""
+    if isinstance(u.head, Expansion):
+        u.head.canonical()  # decides by the exact root whether it left its cell of the grid
+    if due(u):
+        u.refresh()
+
+
+def due(u: L2UL) -> str | None:
+    """Why the state would give forgotten rows away if it were saved as it is, or None."""
+    if u.due is None and isinstance(u.head, Expansion) and u.head.where == "optimum" and _requests_since_refresh(u):
+        return AT_OPTIMUM
+    return u.due
+
+
+def _requests_since_refresh(u: L2UL) -> bool:
+    for e in reversed([*u.history, *u.entries]):
+        if e["action"] in ("fit", "refresh"):
+            return False
+        if e["action"] in REQUESTS:
+            return True
+    return False
+
+
+def find_request(entries: list[Entry], request_id: str) -> list[Entry]:
+    """The entries of the requests of this name since the latest fit."""
+    found: list[Entry] = []
+    for e in entries:
+        if e["action"] == "fit":
+            found = []
+        elif e.get("request_id") == request_id:
+            found.append(e)
+    return found
+
+
+def _name_requests(u: L2UL, request_id: str) -> None:
+    """Give the name to all requests that are not saved yet and have none; a name is used once."""
+    new = [e for e in u.entries if e["action"] in REQUESTS and "request_id" not in e]
+    done = find_request(u.history, request_id)
+    if done and new:
+        raise UserError(
+            f"the request id {request_id!r} was used before ({done[0]['time']}): "
+            "save the latest requests under another one"
+        )
+    if not new and not done and not find_request(u.entries, request_id):
+        raise UserError(f"there is no new request that could be named {request_id!r}: call unlearn first")
+    for e in new:
+        e["request_id"] = request_id
+
+
+def _rewrites(e: Entry) -> bool:
+    """Whether what is on disk is not that of before but for forgotten rows."""
+    return e["action"] in ("fit", "learn") or "format" in e.get("refreshed", {})
+
+
+def _facts(u: L2UL) -> dict[str, Any]:
     data: dict[str, Any]
-    if isinstance(u.store, ArrayStore):
-        data, rows = {"kind": "arrays"}, {"X": u.store.X, "y": u.store.y}
-        if u.store.weights.size:
-            rows["weights"] = u.store.weights
-        arrays |= rows
-        groups["rows"] = list(rows)
-    elif isinstance(u.store, FileStore):
+    if isinstance(u.store, FileStore):
         data = {"kind": "file", **u.store.reference()}
+    elif isinstance(u.store, ArrayStore):
+        data = {"kind": "arrays"}
+    else:
+        data = {"kind": "none", "dtype": u.store.dtype.name}
+    return {
+        "params": u.params, "n": u.n, "d": u.d, "rows": int(u.status.size), "classes": u.classes_, "label": u.label,
+        "data": data, "report": coarse(u.report_), "head": u.head.kind, "head_facts": u.head.facts(), "due": due(u),
+    }  # fmt: skip
+
+
+def coarse(report: dict[str, Any]) -> dict[str, Any]:
+    """What a report may tell after rows were forgotten: whole numbers, words and times, but no figure computed on D."""
+    found: dict[str, Any] = {}
+    for key, value in report.items():
+        if isinstance(value, dict):
+            timed = {k: v for k, v in value.items() if isinstance(v, float)} if "seconds" in key else {}
+            found[key] = coarse(value) | timed
+        elif value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and "seconds" in key):
+            found[key] = value
+    return found
+
+
+def _rows(u: L2UL) -> Arrays:
+    """What is kept of each row, all of which a request overwrites."""
+    if isinstance(u.store, FileStore):
+        return {}
+    if isinstance(u.store, ArrayStore):
+        kept: Arrays = {"X": u.store.X, "y": u.store.y}
     else:
         assert isinstance(u.store, NoStore)
-        data = {"kind": "none", "dtype": u.store.dtype.name}
-        arrays |= {"digests": u.store.digests, "digest_key": u.store.key}
-        if u.store.weights.size:
-            arrays["weights"] = u.store.weights
-    facts = {
-        "params": u.params, "n": u.n, "d": u.d, "rows": int(u.status.size), "classes": u.classes_, "label": u.label,
-        "data": data, "report": u.report_, "head": head.kind, "head_facts": head.facts(), "due": u.due,
+        kept = {"digests": u.store.digests}
+    return kept | ({"weights": u.store.weights} if u.store.weights.size else {})
+
+
+def _write(u: L2UL, directory: Path, here: bool) -> None:
+    """The whole state."""
+    theta = u.theta
+    if not u.entries and (not u.history or u.history[-1].get("theta_after") != theta_digest(theta)):
+        u.entries = [entry("refresh", n=u.n, refreshed={})]  # what a deferred save wrote, now with its theta
+    for e in u.entries:
+        e.pop("theta_after", None)  # parameters of before the request are a function of its rows
+    if u.entries:
+        u.entries[-1]["theta_after"] = theta_digest(theta)
+    own, rows = u.head.arrays(), _rows(u)
+    arrays: Arrays = {
+        "forgotten": np.flatnonzero(u.status == FORGOTTEN), "foreign": np.packbits(u.status == FOREIGN),
+        "theta": theta, **own, **rows,
     }  # fmt: skip
-    if directory.resolve() == u.saved_to:
-        u.generation = save_artifact(directory, facts, arrays, groups=groups, ledger_entry=u.entries, base=u.generation)
-        u.history += u.entries
-    else:  # a new place gets the whole history
-        history = [*u.history, *u.entries]
-        u.generation = save_artifact(directory, facts, arrays, groups=groups, ledger_entry=history)
-        u.history, u.saved_to = history, directory.resolve()
-    u.entries = []
+    if isinstance(u.store, NoStore):
+        arrays["digest_key"] = u.store.key
+    groups = {_own_group(u): list(own), "theta": ["theta"]} | ({"rows": list(rows)} if rows else {})
+    history = u.entries if here else [*u.history, *u.entries]  # a new place gets the whole history
+    try:
+        u.generation = save_artifact(
+            directory, _facts(u), arrays, groups=groups, erasable=["rows"], ledger_entry=history,
+            base=u.generation if here else None,
+        )  # fmt: skip
+    except NotTidied as error:
+        _saved(u, directory, error.generation)
+        raise
+    _saved(u, directory, u.generation)
+
+
+def _append(u: L2UL, directory: Path) -> None:
+    """What the latest requests changed."""
+    for e in u.entries:
+        e.pop("theta_after", None)
+    own = u.head.arrays()
+    keep = ["main", *(["rows"] if _rows(u) else [])]
+    known = _views.pop(u, None)
+    assert u.generation is not None
+    try:
+        view = append_artifact(
+            directory, _facts(u), own, groups={_own_group(u): list(own)}, keep=keep, ledger_entry=u.entries,
+            base=u.generation, known=known,
+        )  # fmt: skip
+    except NotTidied as error:
+        _saved(u, directory, error.generation)
+        raise
+    _saved(u, directory, view.generation)
+    _views[u] = view
+
+
+def _own_group(u: L2UL) -> str:
+    return "sums" if isinstance(u.head, Expansion) else "head"
+
+
+def _saved(u: L2UL, directory: Path, generation: int) -> None:
+    u.generation, u.saved_to = generation, directory.resolve()
+    u.history, u.entries = [*u.history, *u.entries], []
+    _views.pop(u, None)
+
+
+# Load ----------------------------------------------------------------------------------------------------------------
 
 
 def load(cls: type[L2UL], directory: Path, data: str | Path | None) -> L2UL:
     """Read and check everything that `save` wrote."""
-    facts, arrays = load_artifact(directory)
+    found = open_artifact(directory)
     try:
-        return _build(cls, directory, facts, arrays, data)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        return _build(cls, directory, found, data)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{directory} cannot be used: it lacks or garbles {error}; fit again") from error
 
 
-def _build(cls: type[L2UL], directory: Path, facts: dict[str, Any], arrays: Arrays, data: Any) -> L2UL:
+def _build(cls: type[L2UL], directory: Path, found: Opened, data: Any) -> L2UL:
+    facts, arrays = found.facts, found.arrays
     params = dict(facts["params"])
+    if found.version == 1:
+        params = _params_of_version_1(directory, facts)
     u = cls(params.pop("model"), **params)
     u.n, u.d, u.classes_, u.label = int(facts["n"]), int(facts["d"]), list(facts["classes"]), str(facts["label"])
     u.report_ = facts["report"]
-    u.status = np.full(int(facts["rows"]), PRESENT, np.uint8)
-    u.status[np.unpackbits(arrays["foreign"], count=u.status.size).astype(bool)] = FOREIGN
-    u.status[arrays["forgotten"]] = FORGOTTEN
-    u.head = head_class(facts["head"]).from_arrays(_model(u, facts), facts["head_facts"], arrays)
-    if (u.status == PRESENT).sum() != u.n or (u.classes_ and u.class_counts.sum() != u.n):
+    size, foreign, forgotten = int(facts["rows"]), arrays["foreign"], arrays["forgotten"]
+    if foreign.shape != (-(-size // 8),):
+        raise ValueError("foreign, which has another size")
+    if forgotten.size and not 0 <= forgotten.min() <= forgotten.max() < size:
+        raise ValueError("forgotten, which has rows that do not exist")
+    u.status = np.full(size, PRESENT, np.uint8)
+    u.status[np.unpackbits(foreign, count=size).astype(bool)] = FOREIGN
+    u.status[forgotten] = FORGOTTEN
+    u.status[found.erased] = FORGOTTEN
+    if (u.status == PRESENT).sum() != u.n:
         raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
     u.store = _store(facts, arrays, data)
     _check_rows(u)
-    u.history, u.entries = list(read_ledger(directory).entries), []
-    u.saved_to, u.generation = directory.resolve(), int(facts["generation"])
+    u.history, u.entries = list(found.ledger.entries), []
+    u.saved_to, u.generation = directory.resolve(), found.generation
+    if found.version == 1:
+        _expand_version_1(u, directory)
+    else:
+        u.head = head_class(facts["head"]).from_arrays(_model(u, facts), facts["head_facts"], arrays)
+    _check_counts(u, directory)
+    if not np.isfinite(u.theta).all():
+        raise ValueError("theta, which is not finite")
     return u
 
 
@@ -128,21 +290,49 @@ def _check_rows(u: L2UL) -> None:
     """ValueError where the rows do not fit the rest: compiled code trusts them."""
     store, n = u.store, u.status.size
     if isinstance(store, FileStore):
+        if store.y.shape != (n,):
+            raise ValueError("its rows: the data file has another number of them")
         return
-    held = store.X if isinstance(store, ArrayStore) else store.digests
-    wanted = (n, u.d) if isinstance(store, ArrayStore) else (n,)
-    if held.shape != wanted or store.weights.shape not in ((0,), (n,)):
-        raise ValueError(f"its rows, which have shape {held.shape} instead of {wanted}")
-    if isinstance(store, ArrayStore) and (
-        store.y.shape != (n,) or (u.classes_ and (store.y.dtype != np.uint8 or store.y.max() >= len(u.classes_)))
-    ):
+    w = store.weights
+    if w.shape not in ((0,), (n,)) or w.dtype != np.float64 or not (np.isfinite(w) & (w >= 0)).all():
+        raise ValueError("weights, which must be numbers from 0")
+    if isinstance(store, NoStore):
+        words = u.d * store.dtype.itemsize // 4 + 3
+        if store.digests.shape != (n,) or store.digests.dtype != np.uint32:
+            raise ValueError("digests, which are of another kind or number")
+        if store.key.shape != (words,) or store.key.dtype != np.uint64:
+            raise ValueError("digest_key, which is of another kind")
+        return
+    assert isinstance(store, ArrayStore)
+    if store.X.shape != (n, u.d):
+        raise ValueError(f"X, which has shape {store.X.shape} instead of {(n, u.d)}")
+    if store.X.dtype not in (np.float32, np.float64):
+        raise ValueError(f"X, which holds {store.X.dtype}")
+    if not all(np.isfinite(store.X[start : start + PIECE]).all() for start in range(0, n, PIECE)):
+        raise ValueError("X, which must hold finite numbers")
+    if store.y.shape != (n,) or store.y.dtype != (np.uint8 if u.classes_ else np.float64):
+        raise ValueError(f"y, which holds {store.y.dtype} in shape {store.y.shape}")
+    if u.classes_ and store.y.max(initial=0) >= len(u.classes_):
         raise ValueError("y, which has labels of other classes")
+    if not np.isfinite(store.y).all():
+        raise ValueError("y, which must hold finite numbers")
+
+
+def _check_counts(u: L2UL, directory: Path) -> None:
+    """The head and the rows must stand for the same rows."""
+    counts = u.class_counts
+    if not counts.size:
+        return
+    held = None if isinstance(u.store, NoStore) else np.bincount(u.store.y[u.status == PRESENT], minlength=counts.size)
+    if counts.sum() != u.n or (held is not None and not np.array_equal(held, counts)):
+        raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
 
 
 def request_of(e: dict[str, Any], size: int) -> dict[str, Any]:
     """A request of the log from its entry in the ledger."""
     moment = datetime.fromisoformat(e["time"]).timestamp()
-    return {"rows": decode_rows(e["rows"], size), "n": e["n"], "time": moment}
+    named = {"request_id": e["request_id"]} if "request_id" in e else {}
+    return {"rows": decode_rows(e["rows"], size), "n": e["n"], "time": moment, **named}
 
 
 def _model(u: L2UL, facts: dict[str, Any]) -> Any:
@@ -164,7 +354,7 @@ def _store(facts: dict[str, Any], arrays: Arrays, data: Any) -> Store:
         own = np.empty(0) if weights is None else weights
         return NoStore(np.array(arrays["digests"]), arrays["digest_key"], np.dtype(reference["dtype"]), own)
     if reference["kind"] == "arrays":
-        return ArrayStore(np.array(arrays["X"]), np.array(arrays["y"]), weights)
+        return ArrayStore(arrays["X"], arrays["y"], weights)
     paths = [str(data)] if data is not None else list(reference["paths"])
     try:
         table = FileTable(paths, reference["part"])
@@ -175,3 +365,34 @@ def _store(facts: dict[str, Any], arrays: Arrays, data: Any) -> Store:
         table.close()
         raise DataError(f"{paths[0]} is not the file this model was fitted on (other rows): restore it, or fit again")
     return store
+
+
+# Format version 1 ----------------------------------------------------------------------------------------------------
+
+
+def _params_of_version_1(directory: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Today's arguments of L2UL for an unlearner of format version 1; DataError where nothing can be made of it."""
+    params = dict(facts["params"])
+    prior, _ = params.pop("prior"), params.pop("network")
+    newton = params["head"] == "influence" and prior == "newton" and facts["step"] == "NewtonStep"
+    if params["model"] != "lr" or not newton or facts["data"]["kind"] == "none":
+        raise DataError(
+            f"{directory} was saved by an earlier version, and what it keeps to unlearn from cannot be taken over: "
+            "fit again"
+        )
+    return params | {"head": "expansion"}
+
+
+def _expand_version_1(u: L2UL, directory: Path) -> None:
+    """A step of Newton's is replaced by an expansion at the optimum of the rows that stay."""
+    from l2ul_fast.unlearner import fitting
+
+    table = u.retained()
+    assert table is not None
+    u.head = fitting.fit(u.params, table, u.status.size, lambda what, done, total: None).head
+    u.report_ = coarse(u.report_)
+    u.entries = [entry("refresh", n=u.n, refreshed={"format": 1})]
+    warnings.warn(
+        f"{directory} was saved by an earlier version: its model was trained again on the {u.n} rows that stay",
+        stacklevel=5,
+    )
