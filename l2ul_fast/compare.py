@@ -71,7 +71,8 @@ def _share(name: str, more: bool, read: Callable[[Record], float | None] | None 
 
 
 METRICS = (
-    *(_time(name) for name in ("unlearn_seconds", "prepare_seconds", "seconds", "refresh_seconds", "reanchor_seconds")),
+    *(_time(name) for name in ("unlearn_seconds", "erased_seconds", "prepare_seconds", "seconds", "refresh_seconds",
+                               "reanchor_seconds")),
     Metric("rho", True, False, ("better", "worse"), _rho, lambda v: "–" if v is None else f"{v:.3g}"),
     _share("accuracy", True),
     _share("disagreement", False),
@@ -192,7 +193,7 @@ def _changes(key: tuple[Any, ...], pairs: list[tuple[Record, Record]]) -> list[C
         x, y = np.array(both).T
         moved = np.log(y / x) if metric.ratio else y - x
         spread = max((median(side, "unlearn_spread") or 0.0 for side in zip(*pairs, strict=True)), default=0.0)
-        noise = spread if metric.name == "unlearn_seconds" else 0.0
+        noise = spread if metric.name in ("unlearn_seconds", "erased_seconds") else 0.0
         middle = float(np.median(moved))
         out.append(
             Change(cell, metric, float(np.median(x)), float(np.median(y)), middle, len(both), noise, paired_p(moved))

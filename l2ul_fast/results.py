@@ -2,6 +2,8 @@
 
 results/<run>/records.jsonl   one line per measured cell
 results/<run>/run.json        the environment it was measured in
+
+Files of older versions are never rewritten: whoever shows or compares records reads them through `upgrade`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,28 @@ from typing import Any
 from l2ul_fast.errors import UserError
 
 Record = dict[str, Any]
+
+#: Methods under the names they were recorded with -> the names they have now. What was called "l2ul" moved theta by one
+#: Newton step: no head of today's L2UL does that, so it keeps a name of its own.
+RENAMED = {"l2ul": "l2ul-newton", "l2ul-reanchored": "l2ul-newton-reanchored"}
+#: The same in the experiment on networks, where "l2ul" meant other things.
+RENAMED_NETWORKS = {"l2ul": "l2ul-network", "l2ul-influence": "l2ul-newton"}
+
+
+def upgrade(record: Record) -> Record:
+    """A record of any older version as this version would have written it; a fresh one stays as it is.
+
+    Methods get the names of RENAMED; `answer_seconds` is what was only called `unlearn_seconds`. What was not measured
+    then (`erased_seconds`) stays missing.
+    """
+    renamed = RENAMED_NETWORKS if record.get("experiment") == "resnet" else RENAMED
+    method = record.get("method")
+    changed: Record = {}
+    if isinstance(method, str) and method in renamed:
+        changed["method"] = renamed[method]
+    if "unlearn_seconds" in record and "answer_seconds" not in record:
+        changed["answer_seconds"] = record["unlearn_seconds"]
+    return record | changed if changed else record
 
 
 def write_atomic(path: Path, text: str) -> None:

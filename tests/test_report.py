@@ -117,8 +117,11 @@ def test_speedups_are_ratios_of_medians_with_both_times():
         )
 
     assert row[2].sort == time("retrain")
-    assert row[3].sort == time("l2ul")
-    assert row[4].sort == pytest.approx(time("retrain") / time("l2ul"))
+    assert row[3].sort == time("l2ul-expansion")
+    assert row[4].sort == pytest.approx(time("retrain") / time("l2ul-expansion"))
+    assert row[9].sort == pytest.approx(row[4].sort)  # neither needs more to erase the row
+    grad = rows[row[0].text, "DeltaGrad"]
+    assert grad[9].sort == pytest.approx(50 * grad[4].sort, rel=0.1)
     assert row[4].text == ratio_text(row[4].sort)
     assert row[5].text == "630×"
     assert row[6].text == "reached"
@@ -147,7 +150,7 @@ def test_records_are_read_as_reports_need_them():
     found = tidy(records)
     assert {r["r"] for r in found} == {1, 100, 1000}
     assert all(r["noise_floor"] == 1e-8 for r in found)  # measured by Retrain, valid for all
-    assert runs_of([r for r in found if r["method"] == "l2ul" and r["experiment"] == "lr"]) == 2
+    assert runs_of([r for r in found if r["method"] == "l2ul-expansion" and r["experiment"] == "lr"]) == 2
     row = next(row for row in methods.table(found, "lr").rows if row[4].text == "Retrain, warm start")
     assert row[7].text == "≤ 1e-08 (solver noise)"
     row = next(row for row in methods.table(found, "lr").rows if row[4].text == "DeltaGrad")
@@ -160,14 +163,14 @@ def test_headline_marks():
     assert "nothing" not in found  # the line at 1
     assert found["sisa"].rho is None
     assert found["retrain"].rho == 0
-    assert found["l2ul"].datasets == 7
-    assert 1.5e-4 < found["l2ul"].rho < 2.5e-4
+    assert found["l2ul-expansion"].datasets == 7
+    assert 1.5e-4 < found["l2ul-expansion"].rho < 2.5e-4
     assert set(headline.panels(main_records(1))[("mlp", "mlp")]) == {1, 100, 1000}
 
 
 def test_break_even_counts_requests():
     facts = {"experiment": "lr", "dataset": "magic", "source": "real", "n": 10, "model": "lr", "r": 1, "kind": "random"}
-    times = {"retrain": (1.0, 1.0), "l2ul": (6.0, 0.01), "fyemu": (1.0, 3.0)}
+    times = {"retrain": (1.0, 1.0), "l2ul-expansion": (6.0, 0.01), "fyemu": (1.0, 3.0)}
     records = [
         {**facts, "method": m, "seed": 0, "threads": 1, "prepare_seconds": p, "unlearn_seconds": u}
         for m, (p, u) in times.items()
@@ -288,3 +291,33 @@ def test_reading_records_keeps_a_last_line_without_its_end(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_text(json.dumps({"a": 1}) + "\n\n" + json.dumps({"a": 2}))
     assert read_records(tmp_path) == [{"a": 1}, {"a": 2}]
+
+
+def test_both_times_stand_beside_retrain():
+    records = tidy(main_records(3, FEW))
+    table = methods.table(records, "lr")
+    at = {name: i for i, name in enumerate(table.columns)}
+    rows = {row[at["method"]].text: row for row in table.rows if row[0].startswith("magic")}
+    assert rows["Do nothing"][at["erased"]].text == "never"
+    assert rows["Do nothing"][at["× Retrain, erased"]].sort is None
+    assert rows["Retrain"][at["× Retrain"]].sort == rows["Retrain"][at["× Retrain, erased"]].sort == 1
+    ours, grad = rows["L2UL"], rows["DeltaGrad"]
+    assert ours[at["× Retrain, erased"]].sort == ours[at["× Retrain"]].sort > 1
+    assert grad[at["× Retrain, erased"]].sort == pytest.approx(grad[at["× Retrain"]].sort / 50, rel=0.1)
+    found = {m.method: m for m in headline.marks([r for r in records if r["experiment"] == "lr"])}
+    assert found["deltagrad"].erased == pytest.approx(50 * found["deltagrad"].seconds, rel=0.1)
+
+
+def test_a_run_of_before_is_reported_under_its_own_name(tmp_path):
+    records = main_records(2, FEW)
+    for r in records:
+        r["method"] = {"l2ul-expansion": "l2ul"}.get(r["method"], r["method"])
+        for name in ("answer_seconds", "erased_seconds"):
+            del r[name]
+    page, _ = write_report(write(tmp_path, records))
+    text = page.read_text()
+    assert "LR: one row forgotten in" in text  # its default head is what the page sums up
+    assert "L2UL before: Newton&#x27;s step" in text or "L2UL before: Newton's step" in text
+    row = next(row for row in methods.table(tidy(records), "lr").rows if row[4].text.startswith("L2UL before"))
+    assert [cell.text for cell in row[11:13]] == ["–", "–"]  # nobody measured that
+    assert row[10].sort > 1

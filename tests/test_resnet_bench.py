@@ -17,7 +17,7 @@ MICRO = replace(
     resnet.PROFILES["tiny"], rows=100, test_rows=60, tune_rows=40, eval_rows=60, recipe=Recipe(1, 25, 0.1),
     sizes=(10, 20), mia_rows=60,
 )  # fmt: skip
-SOME = ("l2ul", "finetune")
+SOME = ("l2ul-network", "finetune")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_killed_run_goes_on(micro, tmp_path, monkeypatch):
 
     def kill(bench, method, scope, forget):
         calls.append((method, scope, len(forget)))
-        if method == "l2ul" and scope == "subspace" and len(forget) == 10:
+        if method == "l2ul-network" and scope == "subspace" and len(forget) == 10:
             raise Killed
         return whole(bench, method, scope, forget)
 
@@ -42,7 +42,7 @@ def test_a_killed_run_goes_on(micro, tmp_path, monkeypatch):
         resnet.run_all(Run(tmp_path / "run"), "tiny", tmp_path, SOME)
     before = Run(tmp_path / "run").records
     assert [(r["method"], r["r"]) for r in before] == [
-        ("origin", 0), ("retrain", 10), ("nothing", 10), ("finetune", 10), ("l2ul", 10)
+        ("origin", 0), ("retrain", 10), ("nothing", 10), ("finetune", 10), ("l2ul-network", 10)
     ]  # fmt: skip
     calls.clear()
     monkeypatch.setattr(resnet, "answer", lambda *a: calls.append((a[1], a[2], len(a[3]))) or whole(*a))
@@ -98,7 +98,7 @@ def rows(source="subset", **changes):
     out = [{**common, "method": "origin", "scope": "all", "r": 0, "unlearn_seconds": 100.0}]
     for method, scope, tow, seconds in (
         ("retrain", "all", 1.0, 100.0), ("nothing", "all", 0.9, 0.0), ("rum", "all", 0.8, 10.0),
-        ("advimp", "all", 0.3, 10.0), ("l2ul", "head", 0.95, 0.01), ("l2ul", "subspace", 0.85, 2.0),
+        ("advimp", "all", 0.3, 10.0), ("l2ul-network", "head", 0.95, 0.01), ("l2ul-network", "subspace", 0.85, 2.0),
     ):  # fmt: skip
         own = {**common, "method": method, "scope": scope, "tow": tow, "mia_gap": 0.1, "unlearn_seconds": seconds}
         out += [{**own, "r": r, **changes} for r in (10, 3000)]

@@ -8,7 +8,7 @@ import pytest
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.report.readme import PAGES, PARTS, replace_part
-from l2ul_fast.results import Run, read_records, write_atomic
+from l2ul_fast.results import Run, read_records, upgrade, write_atomic
 from l2ul_fast.timing import Times, gain, interleave, stolen_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -86,3 +86,27 @@ def test_readme_says_what_the_records_say():
         assert replace_part(text, name, part(ROOT / "docs" / f"{name}.jsonl")) == text
     with pytest.raises(UserError, match="exactly one pair"):
         replace_part("nothing here", "kernels", "")
+
+
+def test_old_records_are_read_under_honest_names():
+    old = {"experiment": "lr", "method": "l2ul", "r": 1, "unlearn_seconds": 0.5}
+    assert upgrade(old) == {
+        "experiment": "lr", "method": "l2ul-newton", "r": 1, "unlearn_seconds": 0.5, "answer_seconds": 0.5,
+    }  # fmt: skip
+    assert old["method"] == "l2ul"  # files and what was read from them stay as they are
+    assert upgrade({"experiment": "resnet", "method": "l2ul"})["method"] == "l2ul-network"
+    fresh = {"experiment": "lr", "method": "l2ul-expansion", "answer_seconds": 1.0, "unlearn_seconds": 1.0}
+    assert upgrade(fresh) is fresh
+    for name in ("l2ul-learned", "l2ul-paper", "newton", "", None):
+        assert upgrade({"method": name})["method"] == name
+    # once is enough
+    assert upgrade(upgrade(old)) == upgrade(old)
+
+
+def test_no_old_name_is_a_method_of_today():
+    """Or a fresh record would be renamed."""
+    from l2ul_fast.experiments.contenders import ALL_METHODS
+    from l2ul_fast.results import RENAMED, RENAMED_NETWORKS
+
+    assert not set(ALL_METHODS) & (set(RENAMED) | set(RENAMED_NETWORKS))
+    assert not set(RENAMED.values()) & set(ALL_METHODS)

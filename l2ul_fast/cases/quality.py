@@ -11,12 +11,14 @@ from l2ul_fast.cases.profiles import Profile
 from l2ul_fast.cases.table import fitted, model_rows
 from l2ul_fast.tables import ArrayTable
 
+#: "l2ul" is what users of a commit get by default, whatever its name there: asv compares commits under this word.
 METHODS = ("retrain", "nothing", "newton", "l2ul")
 
 
 @lru_cache(maxsize=1)
 def _answers(profile: Profile, dataset: str, model: str, r: int) -> list[dict[str, float]]:
     """One dict of a request: rho and accuracy gap of every method, "rho nothing" and so on."""
+    # from a module that all commits have
     from l2ul_fast.experiments.unlearn_quality import answer, newton
 
     u = fitted(profile, dataset, model)

@@ -73,8 +73,9 @@ class Requests:
     """Requests of r rows to an unlearner, each answered once; when all rows are used up, it begins anew with a copy."""
 
     def __init__(self, first: Any, r: int) -> None:
-        anchor = getattr(first.step, "anchor_rows", np.zeros(0, np.int64))  # they cost more and are few: left out
-        free = np.setdiff1d(np.arange(len(first.gone)), anchor)
+        # commits before the heads: anchor rows took a thousand times as long and were left out
+        anchor = getattr(getattr(first, "step", None), "anchor_rows", np.zeros(0, np.int64))
+        free = np.setdiff1d(np.arange(first.n), anchor)
         use = np.random.default_rng(1).permutation(free)[: max(r, free.size // 2 // r * r)]
         self.requests = np.sort(use.reshape(-1, r), axis=1)
         self.first, self.turn = first, len(self.requests)
@@ -82,7 +83,8 @@ class Requests:
     def before(self) -> None:
         if self.turn == len(self.requests):
             self.unlearner, self.turn = copy.deepcopy(self.first), 0
-        self.rows = self.requests[self.turn]
+        rows = self.requests[self.turn]
+        self.rows = rows if rows.size > 1 else rows.tolist()  # as users write one row
         self.turn += 1
 
     def call(self) -> object:

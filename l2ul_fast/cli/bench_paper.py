@@ -72,7 +72,7 @@ def command(name: str, text: str) -> Callable[..., None]:
         as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
     ) -> None:
         from l2ul_fast.experiments import plan
-        from l2ul_fast.experiments.contenders import EVERYBODY
+        from l2ul_fast.experiments.contenders import ALL_METHODS
         from l2ul_fast.experiments.jobs import DATASETS as KNOWN
         from l2ul_kernels.threads import thread_limit
 
@@ -87,7 +87,7 @@ def command(name: str, text: str) -> Callable[..., None]:
         options: dict[str, Any] = {
             "experiments": experiments, "profile": profile, "datasets": names, "seed": seed, "runs": runs,
             "raw_dir": None if raw_dir is None else str(raw_dir), "data_dir": str(data_dir),
-            "methods": words(methods, EVERYBODY) if methods else None,
+            "methods": words(methods, ALL_METHODS) if methods else None,
             "only": tuple(word.strip() for word in (only or "").split(",") if word.strip()),
         }  # fmt: skip
         begin = time.time()
@@ -221,7 +221,7 @@ def publish(folder: Path, root: Path) -> None:
 
 def reproduce(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    cell: Annotated[str, typer.Argument(help="Number of a record (its line), or values such as lr/magic/l2ul/r=1.")],
+    cell: Annotated[str, typer.Argument(help="Number of a record (its line), or values such as lr/magic/newton/r=1.")],
     out: Annotated[Path | None, typer.Option(help="Also keep the new records in this folder.")] = None,
 ) -> None:
     """Measure one cell of a run again, with the same seed, and show both results."""

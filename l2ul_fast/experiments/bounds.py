@@ -10,12 +10,13 @@ bound how good a model is, not whether it forgot.
 
 One record per (dataset, model, method, r, seed):
   dataset, source, n, d, model, method, r, seed, p, radius
-  epsilon: |theta' - theta_r|^2 / p of this request; epsilon_training: the same on held-out training pairs (l2ul-paper)
+  epsilon: |theta' - theta_r|^2 / p of this request
+  epsilon_training: the same on held-out training pairs (of heads with a network)
   excess_loss, excess_retained: mean log-loss of theta' less that of theta_r, on test rows and on the rows that stay
   constant, bound: the paper's constant and bound; lipschitz, corrected_bound: ours
   holds, corrected_holds: whether the larger excess stays below
   rho, accuracy, retrain_accuracy, disagreement
-The MLP of l2ul-paper is trained without an anchor and compared with the optimum reached from its own theta.
+The MLP of a head that trains it without an anchor is compared with the optimum reached from its own theta.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, request
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
 from l2ul_fast.experiments.parts import (
     Ids,
@@ -37,11 +39,11 @@ from l2ul_fast.experiments.parts import (
     numbers_of,
     pinned,
     score,
+    unanchored,
 )
-from l2ul_fast.experiments.unlearn_quality import HEADS, answer
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.draw import request
+from l2ul_fast.unlearner import draw
 
 PROFILES: dict[str, Numbers] = {
     "quick": {"lr": ("magic", "higgs"), "mlp": ("magic",), "rows": {"lr": 8000, "mlp": 5000}, "m": 200, "s": 1000,
@@ -108,15 +110,18 @@ def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: 
         return
     label, train, test = setting.tables(dataset, numbers["rows"][model])
     radius = radius_of(train, test)
-    made = {method: fitted(train, model, options, numbers, setting.seed) for method, options in HEADS.items()}
+    made = {
+        method: Scratch(fitted(train, model, options, numbers, setting.seed)) for method, options in HEADS.items()
+    }
     facts: Record = {**key, "source": label, "n": train.n, "d": train.d}
     targets: dict[Any, tuple[Ids, Vector]] = {}
     for seed, r, method in todo:
-        u = made[method] if method in made else made["l2ul"]
-        alone = model == "mlp" and method == "l2ul-paper"
+        scratch = made[method if method in made else DEFAULT]
+        u = scratch.first
+        alone = method if unanchored(u) else None
         if (seed, r, alone) not in targets:
             rng = np.random.default_rng([setting.seed, 81, seed, r])
-            ids = np.sort(request("random", min(r, train.n // 10), None, train.y, rng))
+            ids = np.sort(draw.request("random", min(r, train.n // 10), None, train.y, rng))
             targets[seed, r, alone] = ids, nearest_retrain(u, train, ids, 1e-11 if model == "lr" else 1e-9)
         ids, target = targets[seed, r, alone]
         if method == "nothing":
@@ -124,19 +129,14 @@ def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: 
         elif method == "retrain":
             answered = target
         else:
-            answered = newton_answer(u, train, ids) if method == "newton" else answer(u, ids)
+            newton = method == "newton"
+            answered = newton_answer(u, train, ids) if newton else np.asarray(request(scratch.renew(), ids).theta)
         stay = train.without(ids).ids()
         found = compare(u.model, answered, target, radius, (test.X, test.y), (train.X[stay], train.y[stay]))
-        if method == "l2ul-paper":
+        if method in made and "network" in u.report_:
             found["epsilon_training"] = float(u.report_["network"]["heldout_loss"])
-        yield {
-            **facts,
-            "method": method,
-            "r": r,
-            "seed": seed,
-            **found,
-            **score(u.model, answered, u.theta, target, test),
-        }
+        scores = score(u.model, answered, u.theta, target, test)
+        yield {**facts, "method": method, "r": r, "seed": seed, **found, **scores}
 
 
 def jobs(setting: Setting) -> list[Job]:

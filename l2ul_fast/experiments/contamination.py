@@ -14,8 +14,8 @@ One record per (kind, dirty, model, method, seed):
   rho: distance to the optimum without the dirt that is reached from theta, over doing nothing's; None for Retrain of
     the MLP, which is trained from scratch (its anchor too) and ends elsewhere
   status: "ok", or why the method has no answer (then the numbers are None)
-Methods: nothing, retrain, newton, l2ul, l2ul-learned, l2ul-robust (l2ul-learned with robust=True, logistic regression
-only: it changes the pairs drawn there), l2ul-paper. The paper's MLP is not anchored: its original and its retrain are
+Methods: nothing, retrain, newton, L2UL's heads, and l2ul-robust (l2ul-learned with robust=True, logistic regression
+only: it changes the pairs drawn there). A head that trains the MLP without an anchor has an original and a retrain of
 its own.
 """
 
@@ -28,23 +28,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.contenders import DEFAULT, HEADS
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.parts import (
     Ids,
     Numbers,
     Vector,
     accuracy,
+    answer,
     nearest_retrain,
     newton_answer,
     numbers_of,
     pinned,
+    unanchored,
 )
-from l2ul_fast.experiments.unlearn_quality import answer
 from l2ul_fast.metrics.poison import poison_labels, recovery
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.steps import AnchoredStep
 
 PAPER_DIRT = {"far": (10, 20, 30, 40, 50, 100, 200), "flipped": (50, 200, 300, 400, 600)}
 FULL_DIRT = {"far": (10, 20, 30, 40, 50, 75, 100, 150, 200, 400), "flipped": (50, 100, 200, 300, 400, 500, 600)}
@@ -58,12 +59,7 @@ PROFILES: dict[str, Numbers] = {
              "dirt": {"lr": FULL_DIRT, "mlp": FULL_DIRT}},
 }  # fmt: skip
 #: Method -> arguments of L2UL.
-UNLEARNERS: dict[str, dict[str, Any]] = {
-    "l2ul": {},
-    "l2ul-learned": {"prior": "none"},
-    "l2ul-robust": {"prior": "none", "robust": True},
-    "l2ul-paper": {"head": "direct"},
-}
+UNLEARNERS: dict[str, dict[str, Any]] = HEADS | {"l2ul-robust": {"head": "learned", "robust": True}}
 METHODS = ("nothing", "retrain", "newton", *UNLEARNERS)
 #: Centres of the two classes are +-CENTRE, points spread by 1; far dirt lies around FAR.
 CENTRE, FAR = np.array([2.0, 2.0]), np.array([14.0, 14.0])
@@ -103,13 +99,13 @@ def control_rows(table: ArrayTable, dirty: Ids, seed: int) -> Ids:
 
 def from_scratch(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
     """Retrain without these rows as if they had never been there: an anchor too is trained anew."""
-    rest, model, seed = table.without(ids), u.model, int(u.params["random_state"])
+    rest, model, params = table.without(ids), u.model, u.params
     if model.name == "lr":
         return np.asarray(model.fit(rest).theta)
-    if not isinstance(u.step, AnchoredStep):
-        return np.asarray(model.fit(rest, seed=seed, tol=1e-6).theta)
-    anchor = model.train_anchor(*table.take(np.setdiff1d(u.step.anchor_rows, ids)), seed=seed)
-    return np.asarray(model.with_anchor(anchor, model.mu).fit(rest, tol=1e-9).theta)
+    if unanchored(u):
+        return np.asarray(model.fit(rest, seed=int(params["random_state"]), tol=1e-6).theta)
+    same = {name: params[name] for name in ("lam", "hidden", "activation", "anchor_rows", "random_state")}
+    return np.array(L2UL("mlp", **same).fit(*rest.take(rest.ids())).theta)
 
 
 def forgot_its_model(control: float | None, target: float | None) -> bool | None:
@@ -163,12 +159,12 @@ def measure(numbers: Numbers, model: str, kind: str, dirty: int, done: Done) -> 
         test = ArrayTable(*clean_points(numbers["test"], np.random.default_rng([seed, 43])), [0, 1])
         facts: Record = {"dataset": "blobs", "source": "synthetic", "n": table.n, "d": 2, "r": dirty, **key}
         fitted: dict[str, L2UL] = {}
-        bases: dict[bool, _Base] = {}
+        bases: dict[str | None, _Base] = {}
         for method in todo:
-            own = method if method in UNLEARNERS else "l2ul"
-            alone = method == "l2ul-paper" and model == "mlp"  # all others share one way to train the model
+            own = method if method in UNLEARNERS else DEFAULT
             try:
                 u = fitted[own] = fitted.get(own) or _fitted(model, own, table, numbers, seed)
+                alone = own if unanchored(u) else None  # all others share one way to train the model
                 base = bases[alone] = bases.get(alone) or _Base(u, table, ids, control, test)
                 asked = [_answer(method, base, u, rows, name) for name, rows in (("dirty", ids), ("control", control))]
                 yield {**facts, "method": method, **base.record(asked[0], asked[1], method == "retrain")}

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import Answer
+from l2ul_fast.experiments.contenders import HEADS
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.methods import Arena, Ids, chosen, compare
 from l2ul_fast.experiments.mlp import arena_of
@@ -26,8 +27,7 @@ from l2ul_fast.results import Record
 REQUESTS = (("random", 1000),)
 #: The paper's methods and ours; the others add nothing but time.
 METHODS = (
-    "nothing", "retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton", "finetune", "l2ul", "l2ul-learned",
-    "l2ul-paper",
+    "nothing", "retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton", "finetune", *HEADS,
 )  # fmt: skip
 #: Rows that the attacker learns from at most, of either sort, by profile; the time of its support vector machine grows
 #: with their square.
@@ -70,7 +70,7 @@ class Attacker:
 
 def _values(arena: Arena, answer: Answer, ids: Ids, limit: int) -> Record:
     train, test, rng = arena.train, arena.test, np.random.default_rng([arena.seed, 5, len(ids)])
-    retain = np.setdiff1d(arena.eligible, ids, assume_unique=True)
+    retain = np.setdiff1d(train.ids(), ids, assume_unique=True)
     retain = rng.choice(retain, min(limit, len(retain)), replace=False)
     outside = rng.choice(test.n, min(limit, test.n), replace=False)
     forget_p, retain_p, test_p = (

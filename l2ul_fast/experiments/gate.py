@@ -65,7 +65,7 @@ def _newton(X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 def _unlearner(X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """rho of a request of 30 rows against a retrain."""
-    u = L2UL("lr", m=20, s=500).fit(X, y)
+    u = L2UL("lr").fit(X, y)
     before, gone = u.theta, np.arange(0, 3000, 100)
     rest = np.delete(np.arange(3000), gone)
     target = u.model.fit((X[rest], y[rest])).theta

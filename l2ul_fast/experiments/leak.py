@@ -9,9 +9,10 @@ Records with part = "probability", one per (dataset, model, method, k, seed):
   predicted, counted: shares of the rows; expected: mean number of subsets that hold a row, m s / n
 Records with part = "refresh", one per (dataset, model, method, seed):
   dataset, source, n, d, model, method, r = 1, seed, m, repeats
-  unlearn_seconds: one request; refresh_seconds: taking its row out of U (pairs, head, partition seeds, curvature)
-  with_refresh: refresh_seconds / unlearn_seconds; pairs_dropped, partitions: medians over requests; head: what was done
-  pairs_in_use: whether training pairs are kept at all (a Newton prior alone keeps none)
+  unlearn_seconds: one request; refresh_seconds: the `refresh` after it, which leaves nothing of the row in U
+  with_refresh: refresh_seconds / unlearn_seconds; pairs_dropped, partitions: medians over requests (of heads that have
+    pairs and partitions); head: what the last refresh did; due: share of the requests after which it had to
+  pairs_in_use: whether U is trained on pairs at all (the expansion is not)
 "retrain" has no U: its refresh takes no time. "nothing" takes no time and removes nothing.
 The request path and refresh were called once before they are timed; seconds are medians over `repeats` requests.
 """
@@ -26,17 +27,18 @@ from scipy.stats import binom
 
 from l2ul_fast.baselines import Retrain
 from l2ul_fast.datasets.registry import get_info
+from l2ul_fast.experiments.contenders import HEADS
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
 from l2ul_fast.experiments.parts import Numbers, chosen, fitted, numbers_of, pinned
-from l2ul_fast.experiments.unlearn_quality import HEADS
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.timing import once
 from l2ul_fast.unlearner.draw import draw_pairs
-from l2ul_fast.unlearner.fitting import SUBSET_LR
 
+#: Rows per pair of the learned head.
+LEARNED_S = 10_000
 #: (model, method, s): the paper's two settings and our learned head's. Anchored MLP pairs hold all rows: no lottery.
-SUBSETS = (("lr", "l2ul-paper", 1000), ("mlp", "l2ul-paper", 3000), ("lr", "l2ul-learned", SUBSET_LR))
+SUBSETS = (("lr", "l2ul-paper", 1000), ("mlp", "l2ul-paper", 3000), ("lr", "l2ul-learned", LEARNED_S))
 PROFILES: dict[str, Numbers] = {
     "quick": {"sizes": ("magic", "covtype", "higgs"), "m": 1000, "k": (1, 2), "draws": 1, "subsets": SUBSETS,
               "lr": ("magic", "higgs"), "mlp": (), "rows": 8000, "fit_m": 200, "s": 1000, "anchor_rows": 500,
@@ -106,19 +108,26 @@ def _retrain_seconds(train: ArrayTable, model: str, numbers: Numbers, seed: int)
 
 def _refresh_seconds(train: ArrayTable, model: str, method: str, numbers: Numbers, seed: int) -> Record:
     u = fitted(train, model, HEADS[method], numbers | {"m": numbers["fit_m"]}, seed)
-    held = u.learned.pairs is not None
     taken = []
     for row in np.random.default_rng([seed, 92]).choice(train.n, numbers["repeats"] + 1, replace=False):
         begin = time.perf_counter()
-        u.unlearn([row])
+        u.unlearn([int(row)])
         middle = time.perf_counter()
+        due = u.due is not None
         facts = u.refresh()
-        taken.append((middle - begin, time.perf_counter() - middle, facts["pairs"], facts["partitions"]))
-    request, refresh, dropped, partitions = (float(v) for v in np.median(taken[1:], axis=0))
+        end = time.perf_counter()
+        taken.append((middle - begin, end - middle, facts.get("pairs", 0), facts.get("partitions", 0), due))
+    request, refresh, dropped, partitions, _ = (float(v) for v in np.median(taken[1:], axis=0))
     return {
-        "m": u.report_["m"], "unlearn_seconds": request, "refresh_seconds": refresh, "with_refresh": refresh / request,
-        "pairs_dropped": dropped, "partitions": partitions, "head": facts["head"], "pairs_in_use": held,
+        "m": u.params["m"], "unlearn_seconds": request, "refresh_seconds": refresh, "with_refresh": refresh / request,
+        "pairs_dropped": dropped, "partitions": partitions, "head": _done(facts),
+        "due": float(np.mean([one[-1] for one in taken[1:]])), "pairs_in_use": "pairs" in facts,
     }  # fmt: skip
+
+
+def _done(facts: Record) -> str:
+    """What a refresh says that it did, in words."""
+    return ", ".join(name.replace("_", " ") for name, value in facts.items() if value is True) or "nothing was due"
 
 
 def jobs(setting: Setting) -> list[Job]:

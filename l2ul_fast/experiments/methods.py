@@ -1,12 +1,15 @@
 """One dataset, one model, every method: accuracy, rho, disagreement and time of each request, beside a true retrain.
 
 A record per (method, r, kind, run). All methods of a run get the same request, in turns that start at another one each
-run. Fields: accuracy (test rows), retrain_accuracy, rho (None for ensembles), disagreement (share of test rows that the
-retrained model answers otherwise), nothing_disagreement, unlearn_seconds (median of `repeats` requests) with
-unlearn_spread, prepare_seconds, state_bytes, exact, noise_floor (what two retrains from different starts differ by, in
-units of rho), reference ("A", or "own" where a method trains otherwise and is measured against its own retrain).
-MLP: requests spare the anchor rows, and Retrain from the anchor is run and timed in the first `cold` runs only; the
-target is the point that the warm retrain reaches, and cold_rho says how far the cold one ended from it.
+run. Fields: r (rows really forgotten, in every timed request), r_asked (r of the table it belongs to), accuracy (test
+rows), retrain_accuracy, rho (None for ensembles), disagreement (share of test rows that the retrained model answers
+otherwise), nothing_disagreement, answer_seconds (median of `repeats` requests; unlearn_seconds is the same) with
+unlearn_spread, erased_seconds (until nothing the method keeps gives the rows back, see contenders.erased_seconds; None:
+never), prepare_seconds, state_bytes, exact, noise_floor (what two retrains from different starts differ by, in units of
+rho), reference ("A", or "own" where a method trains otherwise and is measured against its own retrain); of L2UL also
+error (its own estimate of rho), tier and due; retrained (certified removal: whether its budget was spent).
+MLP: Retrain from the anchor is run and timed in the first `cold` runs only; the target is the point that the warm
+retrain reaches.
 """
 
 from __future__ import annotations
@@ -20,11 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import Answer
-from l2ul_fast.experiments.contenders import EVERYBODY, Contender, Trained, Unlearner, contender
+from l2ul_fast.experiments.contenders import (
+    ALL_METHODS,
+    DEFAULT,
+    CachedFit,
+    Contender,
+    Unlearner,
+    contender,
+    erased_seconds,
+)
 from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
+from l2ul_fast.timing import PAUSE
 from l2ul_fast.unlearner.draw import request
 
 Ids = NDArray[np.int64]
@@ -34,6 +46,8 @@ Extra = Callable[["Arena", Answer, Answer, Ids], Record]
 LAM = 1e-3
 #: Features above which a table is wide: the exact Hessian of an MLP of 10 units has (10 d)^2 entries.
 WIDE = 40
+#: What a method says of its own answer and a record repeats.
+FACTS = ("error", "tier", "due", "retrained")
 #: Test rows that are predicted at most: a ten-thousandth can still be seen.
 TEST_ROWS = 200_000
 
@@ -49,44 +63,35 @@ class Arena:
         self._ready: dict[str, Contender] = {}
 
     @cached_property
-    def _settled(self) -> tuple[Any, Ids]:
-        """(A for everybody, the rows that requests may name)."""
-        rows = np.arange(len(self.train.X))
-        if self.kind == "lr":
-            return LogisticModel(self.train.d, len(self.train.classes), LAM), rows
-        u = self["l2ul"].u  # type: ignore[attr-defined] # its fit settles anchor and mu
-        return u.model, np.setdiff1d(rows, getattr(u.step, "anchor_rows", np.empty(0, np.int64)))
-
-    @property
     def model(self) -> Any:
-        return self._settled[0]
-
-    @property
-    def eligible(self) -> Ids:
-        return self._settled[1]
+        """A for everybody."""
+        if self.kind == "lr":
+            return LogisticModel(self.train.d, len(self.train.classes), LAM)
+        return self[DEFAULT].u.model  # type: ignore[attr-defined] # its fit settles anchor and mu
 
     @cached_property
-    def trained(self) -> Trained:
-        return Trained(self.model, self.train)
+    def trained(self) -> CachedFit:
+        return CachedFit(self.model, self.train)
 
     def __getitem__(self, name: str) -> Contender:
         if name not in self._ready:
             made = contender(name, self.m)
             made.prepare(self.train, self.kind if isinstance(made, Unlearner) else self.trained, self.seed)
-            self._ready[name] = made  # before its first request, which asks L2UL for the rows it may name
-            made.answer(self.request("random", 3, -1, 0))  # loads its kernels
+            self._ready[name] = made
+            for r in (3, 1):  # loads its kernels
+                made.answer(self.request("random", r, -1, 0))
         return self._ready[name]
 
     def request(self, kind: str, r: int, run: int, turn: int) -> Ids:
         """Row numbers; the same for all methods of a run. turn > 0: others of the same sort, for timing."""
         rng = np.random.default_rng([self.seed, 101, r, run + 1, turn])
-        few, rows = min(r, len(self.eligible) // 5), self.eligible
+        n = len(self.train.X)
         if kind == "random":
-            return np.sort(rng.choice(rows, few, replace=False))
-        return np.sort(rows[request(kind, few, self.train.X[rows], self.train.y[rows], rng)])
+            return np.sort(rng.choice(n, min(r, n // 5), replace=False))
+        return np.sort(request(kind, min(r, n // 5), self.train.X, self.train.y, rng))
 
 
-def chosen(arena: Arena, facts: dict[str, Any], methods: tuple[str, ...] = EVERYBODY) -> tuple[str, ...]:
+def chosen(arena: Arena, facts: dict[str, Any], methods: tuple[str, ...] = ALL_METHODS) -> tuple[str, ...]:
     """Those of the methods that the run asks for, less those that its profile leaves out on wide tables."""
     skips = facts.get("wide_skips", ()) if arena.train.d > WIDE else ()
     wanted = facts.get("methods") or methods
@@ -102,7 +107,7 @@ def compare(
     requests: tuple[tuple[str, int], ...],
     runs: int,
     done: Done,
-    methods: tuple[str, ...] = EVERYBODY,
+    methods: tuple[str, ...] = ALL_METHODS,
     cold: int | None = None,
     extra: Extra | None = None,
 ) -> Iterator[Record]:
@@ -132,11 +137,11 @@ def _round(
     for turn in range(len(todo)):
         name = todo[(turn + run) % len(todo)]
         method = arena[name]
-        begin = time.perf_counter()
-        answer = method.answer(ids)
-        known = time.perf_counter() - begin
+        time.sleep(PAUSE)  # until the threads of the method before sleep
+        answer, known = method.timed_answer(ids)
         fresh = _fresh(arena, kind, r, run)
         seconds = [known] if extra else method.time_requests(ids, fresh, known)  # attacks are not about time
+        answered = float(np.median(seconds))
         predicted = _classes(answer, test)
         record: Record = {
             **key, "method": name, "r": len(ids), "accuracy": float((predicted == test.y).mean()),
@@ -144,10 +149,11 @@ def _round(
             "disagreement": float((predicted != truth).mean()),
             "nothing_disagreement": float((unmoved != truth).mean()),
             **_distance(method, answer, ids, target, before, change),
-            "change": change, "unlearn_seconds": float(np.median(seconds)),
-            "unlearn_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(np.median(seconds), 1e-12)),
+            "change": change, "answer_seconds": answered, "unlearn_seconds": answered,
+            "unlearn_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(answered, 1e-12)),
+            "erased_seconds": erased_seconds(method, ids, answer, answered),
             "repeats": len(seconds), "prepare_seconds": method.prepare_seconds, "state_bytes": method.state_bytes(),
-            "exact": method.exact,
+            "exact": method.exact, **{key: answer.facts[key] for key in FACTS if key in answer.facts},
         }  # fmt: skip
         if extra is not None:
             record |= extra(arena, answer, target, ids)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.contenders import request
 from l2ul_fast.experiments.jobs import Done, Setting
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.steps import AnchoredStep
 from l2ul_kernels import threads
 
 Vector = NDArray[np.float64]
@@ -51,10 +51,10 @@ def pinned(setting: Setting, measure: Measure) -> Measure:
 def fitted(table: ArrayTable, model: str, options: dict[str, Any], numbers: Numbers, seed: int) -> L2UL:
     """An unlearner with `options` and the profile's m, s and anchor_rows.
 
-    s None: the paper's for its own head, else the unlearner's choice; anchor_rows None: the unlearner's choice.
+    s None: the paper's for its own heads, else the unlearner's choice; anchor_rows None: the unlearner's choice.
     """
     sizes = {"m": numbers["m"], "random_state": seed}
-    s = numbers["s"] or (PAPER_S[model] if options.get("head") == "direct" else None)
+    s = numbers["s"] or (PAPER_S[model] if options.get("head") in ("kme", "paper") else None)
     if s is not None:
         sizes["s"] = min(s, table.n // 2)
     if model == "mlp":
@@ -65,32 +65,37 @@ def fitted(table: ArrayTable, model: str, options: dict[str, Any], numbers: Numb
 def nearest_retrain(u: L2UL, table: ArrayTable, ids: Ids, tol: float = 1e-10) -> Vector:
     """The optimum without these rows that is reached from u's theta; rho is measured against it.
 
-    For logistic regression it is the only one. An anchored MLP whose request holds anchor rows gets its anchor polished
-    on the others first, as in the unlearner itself.
+    For logistic regression it is the only one. An MLP's anchor depends on rows too: it is the one that u has once it
+    has forgotten them and is sealed.
     """
     model = u.model
-    if isinstance(u.step, AnchoredStep) and np.isin(ids, u.step.anchor_rows).any():
-        step = u.step.copy()
-        X, y = u.store.fetch(ids)
-        step.move(X, y, ids, u.theta, u.n)
-        model = step.model
+    if getattr(model, "anchor", None) is not None:
+        without = u.copy()
+        request(without, ids)
+        without.refresh()
+        model = without.model
     return np.asarray(model.fit(table.without(ids), start=u.theta, tol=tol).theta)
 
 
-def newton_answer(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
-    """One Newton step from u's theta: with the retained Hessian for logistic regression, with H_D for the MLP."""
-    from l2ul_fast.experiments.unlearn_quality import newton
-    from l2ul_fast.unlearner.fitting_mlp import linear
+def answer(u: L2UL, ids: Ids) -> Vector:
+    """theta of a request, without taking it out of u."""
+    return np.asarray(request(u.copy(), ids).theta)
 
-    if u.model.name == "lr":
-        return newton(u, table, ids)
-    # from the inverse Hessian itself, so that no learned correction is in it
-    rows = table.ids()
-    inverse = np.linalg.inv(u.model.hessian(u.theta, table.X[rows], table.y[rows]))
-    anchor_rows = u.step.anchor_rows if isinstance(u.step, AnchoredStep) else None
-    step = linear(u.model, inverse, anchor_rows, len(table.X), table)
+
+def unanchored(u: L2UL) -> bool:
+    """Whether it trains an MLP without an anchor: its retrain is the optimum near its own theta then."""
+    return u.model.name == "mlp" and u.model.anchor is None
+
+
+def newton_answer(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
+    """One Newton step from u's theta: with the retained Hessian for logistic regression, with H_D for the MLP, whose
+    retained Hessian alone is unstable."""
+    model, theta = u.model, u.theta
     X, y = table.take(ids)
-    return step.move(X, y, ids, u.theta, u.n)
+    total = len(ids) * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
+    rows = (table.without(ids) if model.name == "lr" else table).ids()
+    hessian = model.hessian(theta, table.X[rows], table.y[rows])
+    return np.asarray(theta + np.linalg.solve(hessian, total) / (table.n - len(ids)))
 
 
 def accuracy(model: Any, theta: Vector, test: ArrayTable) -> float:

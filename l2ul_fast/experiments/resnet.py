@@ -86,8 +86,8 @@ PROFILES = {
 #: (method, scope), in the order of the tables. Retrain and doing nothing always run.
 METHODS = (
     ("retrain", "all"), ("nothing", "all"), ("finetune", "all"), ("neggrad", "all"), ("salun", "all"),
-    ("advimp", "all"), ("rum", "all"), ("rum-published", "all"), ("l2ul", "head"), ("l2ul", "subspace"),
-    ("l2ul-influence", "head"),
+    ("advimp", "all"), ("rum", "all"), ("rum-published", "all"), ("l2ul-network", "head"),
+    ("l2ul-network", "subspace"), ("l2ul-expansion", "head"),
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys(name for name, _ in METHODS))
 #: Run unless others are named; the published mask costs as much again as RUM.
@@ -139,14 +139,17 @@ class Bench:
         if (place / "artifact.json").exists():
             return NetworkUnlearner.load(place)
         u = NetworkUnlearner(scope, self.profile.k, self.seed)
-        u.fit(self.original.network, self.images, self.unseen, lambda what, i, n: self.show(f"l2ul: {what} {i}/{n}"))
+        u.fit(self.original.network, self.images, self.unseen, self._shower("l2ul-network"))
         u.save(place)
         return u
 
+    def _shower(self, name: str) -> Callable[[str, int, int], None]:
+        return lambda what, i, n: self.show(f"{name}: {what} {i}/{n}")
+
     @cached_property
-    def influence(self) -> tuple[HeadL2UL, float]:
+    def last_layer(self) -> tuple[HeadL2UL, float]:
         """The unlearner and the seconds of its fit."""
-        self.show("l2ul-influence: fit")
+        self.show("l2ul-expansion: fit")
         p, start = self.profile, time.perf_counter()
         u = HeadL2UL(p.dims, m=p.m, s=p.s, random_state=self.seed)
         u.fit(self.original.network, self.seen[0].features, self.images.y.numpy())
@@ -181,10 +184,10 @@ def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> 
     if method == "nothing":
         train_rows, test = bench.seen
         return Answer(lambda ids: train_rows.logits[ids], test.logits, 0.0, 0.0, {})
-    if method == "l2ul":
+    if method == "l2ul-network":
         return of_l2ul(bench, scope, forget)
-    if method == "l2ul-influence":
-        return of_influence(bench, forget)
+    if method == "l2ul-expansion":
+        return of_last_layer(bench, forget)
     setup = 0.0
     if method.startswith("rum"):
         setup = bench.unseen.seconds
@@ -211,8 +214,8 @@ def of_l2ul(bench: Bench, scope: str, forget: NDArray[np.int64]) -> Answer:
     return of_network(bench, network, setup, statistics.median(times[1:]), facts)
 
 
-def of_influence(bench: Bench, forget: NDArray[np.int64]) -> Answer:
-    fitted, setup = bench.influence
+def of_last_layer(bench: Bench, forget: NDArray[np.int64]) -> Answer:
+    fitted, setup = bench.last_layer
     times = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more rows than the pairs practised: the table shows what comes of it

@@ -4,8 +4,9 @@ The rows are the HIGGS stand-in, of which a smaller one is the beginning of a la
 its own that has done all tasks once on the smallest file before, so that kernels are loaded and pools started.
 One record per (n, task):
   dataset "higgs", source "stand-in", n (all rows of the file are trained on), d, model "lr", seed, threads
-  task and method: "kme" (counts of all rows), "retrain" (cold, streamed, without one row), "fit" (l2ul: model, cells, m
-    pairs of s rows, head), "request" (l2ul, r = 1, median of `requests` calls after the fit)
+  task: "kme" (counts of all rows), "retrain" (cold, streamed, without one row), "fit" (of L2UL: the model and sums
+    of derivatives), "request" (r = 1, median of `requests` calls after the fit)
+  method: l2ul-expansion for the last two, else the task
   seconds, spread, repeats; unlearn_seconds: the same for retrain and request
   peak_mib: the task's peak above idle_mib, the memory of the process after the warm-up
   file_mib: size of the file; rows_per_second
@@ -25,15 +26,16 @@ from typing import Any
 import numpy as np
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.contenders import DEFAULT
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.parts import Numbers, numbers_of
 from l2ul_fast.results import Record
 from l2ul_fast.timing import Times, once
 
 PROFILES: dict[str, Numbers] = {
-    "quick": {"n": (10_000, 100_000, 500_000), "m": 100, "s": 1000, "requests": 100},
-    "paper": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "m": 1000, "s": 1000, "requests": 1000},
-    "full": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "m": 1000, "s": 10_000, "requests": 1000},
+    "quick": {"n": (10_000, 100_000, 500_000), "requests": 100},
+    "paper": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 1000},
+    "full": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 10_000},
 }
 TASKS = ("kme", "retrain", "fit", "request")
 #: Repeats are as many as fit this many rows, from one to five.
@@ -87,8 +89,7 @@ def tasks_of(path: Path, plan: Record) -> dict[str, Callable[[], Any]]:
     held: dict[str, L2UL] = {}
 
     def fit() -> None:
-        s = min(plan["s"], table.n // 2)
-        held["u"] = L2UL("lr", m=plan["m"], s=s, random_state=plan["seed"]).fit(path, part="all")
+        held["u"] = L2UL("lr", random_state=plan["seed"]).fit(path, part="all")
 
     def request() -> list[float]:
         u, few = held["u"], min(plan["requests"], table.n // 20)
@@ -111,7 +112,7 @@ def worker(text: str) -> None:
 
     plan = json.loads(text)
     with threads(plan["threads"]):
-        for call in tasks_of(Path(plan["small"]), plan | {"m": 20, "s": 200, "requests": 20}).values():
+        for call in tasks_of(Path(plan["small"]), plan | {"requests": 20}).values():
             call()
         idle = Peak.resident()
         tasks = tasks_of(Path(plan["large"]), plan)
@@ -150,7 +151,7 @@ def measure(setting: Setting, numbers: Numbers, n: int, done: Done) -> Iterator[
         return
     small, large = file_of(setting, min(numbers["n"])), file_of(setting, n)
     plan = {"small": str(small), "large": str(large), "n": n, "threads": setting.threads, "seed": setting.seed}
-    plan |= {name: numbers[name] for name in ("m", "s", "requests")}
+    plan["requests"] = numbers["requests"]
     command = [sys.executable, "-c", CODE, json.dumps(plan)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
@@ -163,9 +164,8 @@ def measure(setting: Setting, numbers: Numbers, n: int, done: Done) -> Iterator[
         request, task = found["task"] == "request", found["task"]
         record: Record = {
             "dataset": "higgs", "source": "stand-in", "n": n, "d": 28, "model": "lr", "r": 1 if request else None,
-            "method": "l2ul" if task in ("fit", "request") else task, "seed": setting.seed, **found,
-            "threads": setting.threads, "m": numbers["m"], "s": numbers["s"],
-            "file_mib": large.stat().st_size / 2**20,
+            "method": DEFAULT if task in ("fit", "request") else task, "seed": setting.seed, **found,
+            "threads": setting.threads, "file_mib": large.stat().st_size / 2**20,
         }  # fmt: skip
         if request or task == "retrain":
             record["unlearn_seconds"] = found["seconds"]

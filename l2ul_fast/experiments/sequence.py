@@ -1,8 +1,9 @@
-"""A stream of requests on one unlearner: does its error grow, how long is a request, what does re-anchoring give?
+"""A stream of requests on one unlearner: does its error grow, how long is a request, what does refreshing give?
 
 Requests follow each other; each takes r other rows out for good. At some points of the stream the model is compared
-with a retrain without all rows that have left by then. "l2ul-reanchored" is l2ul that trains theta to the optimum of
-the rows that stay after every `every` requests (L2UL.refresh(reanchor=True)).
+with a retrain without all rows that have left by then. The answers of l2ul-expansion depend on the set of rows that
+have left, not on how they left: no error adds up, and `due` says when its point should be made anew. "l2ul-refreshed"
+is the same with `refresh` after every `every` requests.
 
 One record per (dataset, model, method, r, requests, seed):
   dataset, source, n (at the start), d, model, method, r, seed
@@ -11,14 +12,14 @@ One record per (dataset, model, method, r, requests, seed):
   rho: |theta - theta_r| / |theta before the first request - theta_r|; drift: |theta - theta_r|; change: the denominator
   residual: largest entry of the retained objective's gradient at theta
   accuracy, retrain_accuracy, disagreement, nothing_disagreement: on test rows, against that retrain
-  reanchored: how often so far; reanchor_seconds: median time of it (None before the first)
+  error: what the unlearner itself estimates rho to be (None where it cannot); due: whether a refresh should follow
+  reanchored: how often it was refreshed so far; reanchor_seconds: median time of it (None before the first)
 "nothing" keeps the first theta; "retrain" is a cold retrain at that point, and its unlearn_seconds the time it took.
-For the anchored MLP the retrain belongs to the anchor as it is by then. Requests were warmed up on a copy.
+For an anchored MLP the retrain belongs to the anchor of the rows that stay. Requests were warmed up on a copy.
 """
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,13 +27,14 @@ from typing import Any
 import numpy as np
 
 from l2ul_fast.baselines import Retrain
+from l2ul_fast.experiments.contenders import DEFAULT, HEADS, plain, quiet, request
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import Ids, Numbers, chosen, fitted, numbers_of, pinned, score
-from l2ul_fast.experiments.unlearn_quality import HEADS
+from l2ul_fast.experiments.parts import Ids, Numbers, Vector, chosen, fitted, numbers_of, pinned, score
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.timing import once
 from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.result import finite
 
 POINTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 PROFILES: dict[str, Numbers] = {
@@ -46,9 +48,10 @@ PROFILES: dict[str, Numbers] = {
              "rows": {"lr": None, "mlp": 60_000}, "m": 1000, "s": None, "anchor_rows": None, "requests": 1000,
              "r": {"lr": (1, 10), "mlp": (1, 10)}, "every": 100, "seeds": {"lr": 10, "mlp": 10}},
 }  # fmt: skip
-REANCHORED = "l2ul-reanchored"
-#: Method -> arguments of L2UL. The MLP's stream leaves the paper's head out: its rho is in the hundreds at once.
-STREAMS: dict[str, dict[str, Any]] = {"l2ul": {}, REANCHORED: {}, **{k: v for k, v in HEADS.items() if k != "l2ul"}}
+REFRESHED = "l2ul-refreshed"
+#: Method -> arguments of L2UL. The MLP's stream leaves the paper's heads out: their rho is in the hundreds at once.
+STREAMS: dict[str, dict[str, Any]] = {DEFAULT: {}, REFRESHED: {}, **HEADS}
+PAPERS = ("l2ul-kme", "l2ul-paper")
 WARM = 20
 
 
@@ -65,33 +68,45 @@ def stream(n: int, requests: int, r: int, seed: int) -> tuple[Ids, Ids]:
     return order[: requests * r].reshape(requests, r), order[-WARM:]
 
 
+def retrained(u: L2UL) -> Vector:
+    """The optimum of the rows that stay near u's theta, an anchor being theirs too."""
+    model = u.model
+    if getattr(model, "anchor", None) is not None:
+        sealed = u.copy()
+        sealed.refresh()
+        model = sealed.model
+    return np.asarray(model.fit(u.retained(), start=u.theta, tol=1e-11 if model.name == "lr" else 1e-9).theta)
+
+
 def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numbers, done: Any) -> Iterator[Record]:
     """Records of one stream; done(method, requests) says which are there already."""
     order, spare = stream(len(train.X), plan["requests"], plan["r"], plan["seed"])
-    warm = copy.deepcopy(u)
+    warm = u.copy()
     for row in spare:
-        warm.unlearn([row])
+        request(warm, np.array([row]))
     start, seconds, again = u.theta.copy(), [], []
     for count, ids in enumerate(order, 1):
-        begin = time.perf_counter()
-        u.unlearn(ids)
-        seconds.append(time.perf_counter() - begin)
-        if method == REANCHORED and count % plan["every"] == 0:
-            again.append(once(lambda: u.refresh(reanchor=True)))
+        with quiet():
+            begin = time.perf_counter()
+            found = u.unlearn(plain(ids))
+            seconds.append(time.perf_counter() - begin)
+        if method == REFRESHED and count % plan["every"] == 0:
+            again.append(once(u.refresh))
         if count not in points_of(plan["requests"]):
             continue
-        names = [method, "nothing", "retrain"] if method == "l2ul" else [method]
+        names = [method, "nothing", "retrain"] if method == DEFAULT else [method]
         names = [name for name in names if not done(name, count)]
         facts: Record = {
             "requests": count, "forgotten": count * plan["r"], "unlearn_seconds": float(np.median(seconds)),
             "unlearn_seconds_max": max(seconds), "reanchored": len(again),
             "reanchor_seconds": float(np.median(again)) if again else None,
+            **finite({"error": found.error, "due": found.due is not None}),
         }  # fmt: skip
         seconds = []
         if not names:
             continue
         left = u.retained()
-        target = u.model.fit(left, start=u.theta, tol=1e-11 if u.model.name == "lr" else 1e-9).theta
+        target = retrained(u)
         for name in names:
             at = {"nothing": start, "retrain": target}.get(name, u.theta)
             if name == "nothing":
@@ -107,7 +122,7 @@ def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numb
 
 def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
     label, train, test = setting.tables(dataset, numbers["rows"][model])
-    methods = [m for m in STREAMS if model == "lr" or m != "l2ul-paper"]
+    methods = [m for m in STREAMS if model == "lr" or m not in PAPERS]
     for seed in range(numbers["seeds"][model]):
         made: dict[str, L2UL] = {}
         for r in numbers["r"][model]:
@@ -117,14 +132,14 @@ def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: 
                 def known(name: str, count: int, key: dict[str, Any] = key) -> bool:
                     return done(method=name, requests=count, **key)
 
-                extra = ("nothing", "retrain") if method == "l2ul" else ()
+                extra = ("nothing", "retrain") if method == DEFAULT else ()
                 if all(known(name, k) for name in (method, *extra) for k in points_of(numbers["requests"])):
                     continue
-                own = "l2ul" if method == REANCHORED else method
+                own = DEFAULT if method == REFRESHED else method
                 if own not in made:
                     made[own] = fitted(train, model, STREAMS[own], numbers, seed)
                 plan = {"requests": numbers["requests"], "r": r, "every": numbers["every"], "seed": seed}
-                for record in follow(copy.deepcopy(made[own]), train, test, method, plan, known):
+                for record in follow(made[own].copy(), train, test, method, plan, known):
                     yield {**key, "source": label, "n": train.n, "d": train.d, **record}
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from l2ul_fast.report.kernels import COLOURS
-from l2ul_fast.results import Record
+from l2ul_fast.results import Record, upgrade
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _, GREY = COLOURS
 #: Text and lines, background. The page replaces both by its own colours: plots follow the reader's light or dark mode.
@@ -40,10 +40,14 @@ LOOKS = {
     "finetune": Look("Fine-tune", GREEN, ">"),
     "d2d": Look("Descent-to-Delete", PINK, "P"),
     "neggrad": Look("NegGrad", ORANGE, "X"),
-    "l2ul": Look("L2UL", BLUE, "*"),
-    "l2ul-learned": Look("L2UL, learned only", SKY, "*"),
+    "l2ul-expansion": Look("L2UL", BLUE, "*"),
+    "l2ul-learned": Look("L2UL, learned", SKY, "*"),
+    "l2ul-kme": Look("L2UL, embeddings by class", GREEN, "*"),
     "l2ul-paper": Look("L2UL as in the paper", BLUE, "o"),
+    "l2ul-newton": Look("L2UL before: Newton's step", YELLOW, "*"),
 }
+#: L2UL's default head: as it is, and as records of before have it.
+OURS = ("l2ul-expansion", "l2ul-newton")
 MODELS = {"lr": "Logistic regression", "mlp": "MLP"}
 #: What a reader wants to see first; all other datasets follow.
 DATASET_ORDER = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
@@ -109,6 +113,12 @@ def dataset_label(dataset: Any, source: Any, n: Any, sep: str = ", ") -> str:
     return f"{dataset} ({source or 'unknown source'}{sep}{rows})"
 
 
+def ours_of(records: Iterable[Record]) -> str:
+    """The default head that the records have."""
+    found = {r.get("method") for r in records}
+    return next((name for name in OURS if name in found), OURS[0])
+
+
 def main_threads(records: Iterable[Record]) -> int | None:
     """The thread count most records were taken with (of equals the largest): figures never mix thread counts."""
     counts = {k[0]: len(v) for k, v in group(records, "threads").items() if isinstance(k[0], int)}
@@ -125,9 +135,9 @@ def runs_of(records: Iterable[Record]) -> int:
 
 
 def tidy(records: Iterable[Record]) -> list[Record]:
-    """Records as reports read them: r is the size asked for (a small table gives fewer rows), and all methods of a cell
-    have the noise floor that its Retrain measured."""
-    out = [{**r, "r": r["r_asked"]} if isinstance(r.get("r_asked"), int) else r for r in records]
+    """Records as reports read them, whatever version wrote them: r is the size asked for (a small table gives fewer
+    rows), and all methods of a cell have the noise floor that its Retrain measured."""
+    out = [{**r, "r": r["r_asked"]} if isinstance(r.get("r_asked"), int) else r for r in map(upgrade, records)]
     cell_of = ("experiment", "dataset", "source", "n", "model", "r", "kind", "threads")
     floors: dict[tuple[Any, ...], float | None] = {}
     measured = [r for r in out if value(r, "noise_floor") is not None]
@@ -205,6 +215,25 @@ def cell(x: Any) -> Cell:
 
 def seconds(x: float | None) -> Cell:
     return Cell(seconds_text(x), x)
+
+
+def seconds_of(records: Iterable[Record], erased: bool) -> float | None:
+    """Median seconds of one request: until the answer, or until nothing that is kept gives the rows back."""
+    return median(records, "erased_seconds" if erased else "answer_seconds")
+
+
+def erased_cell(records: list[Record]) -> Cell:
+    """The second of the two, "never" where a method forgets nothing, a dash where it was not measured."""
+    never = any("erased_seconds" in r and r["erased_seconds"] is None for r in records)
+    found = seconds_of(records, True)
+    return Cell("never", None) if found is None and never else seconds(found)
+
+
+def factor_cell(retrain: Iterable[Record], own: Iterable[Record], erased: bool) -> Cell:
+    """How many times faster than Retrain, by either time."""
+    theirs, ours = seconds_of(retrain, erased), seconds_of(own, erased)
+    factor = theirs / ours if theirs and ours else None
+    return Cell(ratio_text(factor), factor)
 
 
 def method_cell(method: str) -> Cell:

@@ -19,6 +19,7 @@ from l2ul_fast.report.common import (
     pick,
     plain,
     seconds_axis,
+    seconds_of,
     settings_of,
     style,
 )
@@ -35,6 +36,7 @@ class Mark(NamedTuple):
     datasets: int
     dots: list[tuple[float, float | None]]  #: (seconds, rho) of each dataset
     own: bool  #: it trains otherwise, and its rho is measured against a retrain of its own
+    erased: float | None = None  #: seconds until nothing that it keeps gives the rows back
 
 
 def marks(records: list[Record]) -> list[Mark]:
@@ -47,7 +49,7 @@ def marks(records: list[Record]) -> list[Mark]:
         dots = []
         for setting in settings_of(own):
             here = pick(own, dataset=setting[0], source=setting[1], n=setting[2])
-            time, rho = median(here, "unlearn_seconds"), median(here, "rho")
+            time, rho = seconds_of(here, False), median(here, "rho")
             if time is not None and time > 0:
                 dots.append((time, rho))
         if not dots:
@@ -55,7 +57,10 @@ def marks(records: list[Record]) -> list[Mark]:
         known = [rho for _, rho in dots if rho is not None]
         mean = None if not known else 0.0 if min(known) <= 0 else float(np.exp(np.mean(np.log(known))))
         time = float(np.exp(np.mean(np.log([t for t, _ in dots]))))
-        out.append(Mark(method, time, mean, len(dots), dots, any(r.get("reference") == "own" for r in own)))
+        until = [seconds_of(cells, True) for cells in group(own, "dataset", "source", "n").values()]
+        erased = None if None in until else float(np.exp(np.mean(np.log([s for s in until if s]))))
+        trains_otherwise = any(r.get("reference") == "own" for r in own)
+        out.append(Mark(method, time, mean, len(dots), dots, trains_otherwise, erased))
     return out
 
 
@@ -85,8 +90,9 @@ def figures(records: list[Record]) -> list[Drawing]:
                 "per method. The line at 1 is doing nothing; near the bottom left is best.",
                 f"{MODELS.get(model, model)} (experiment {experiment}): left is fast, down is near to retraining. A "
                 "mark is the geometric mean over datasets of the medians over runs, a dot one dataset. Above the line "
-                f"at 1 the model is further from the retrained one than before. † trains otherwise: rho against its "
-                f"own retrain. Data: {data}.",
+                "at 1 the model is further from the retrained one than before. A line to the right of a mark ends "
+                "where nothing that the method keeps in memory gives the rows back. † trains otherwise: rho against "
+                f"its own retrain. Data: {data}.",
             )
         )
     return out
@@ -105,6 +111,7 @@ def _draw(by_r: dict[int, list[Record]], model: str) -> Any:
     top = max([*rhos, 1.0]) * 8
     strip = top * 12  # above the strip's lower edge: methods without a rho
     times = [d[0] for ms in found.values() for m in ms for d in m.dots]
+    times += [m.erased for ms in found.values() for m in ms if m.erased]
     with style():
         figure = Figure(figsize=(max(7.0, 4.6 * wide), 5.2), layout="constrained")
         axes = figure.subplots(1, wide, squeeze=False, sharey=True)[0]
@@ -160,6 +167,9 @@ def _mark(axis: Any, mark: Mark, partial: bool, bottom: float, ensemble: float) 
             [t for t, _ in mark.dots], [height(rho) for _, rho in mark.dots], s=9, color=colour, alpha=0.35, linewidth=0
         )
     where = (mark.seconds, height(mark.rho))
+    if mark.erased is not None and mark.erased > 1.02 * mark.seconds:
+        axis.hlines(where[1], mark.seconds, mark.erased, color=colour, linewidth=1, alpha=0.7, zorder=3)
+        axis.plot(mark.erased, where[1], marker="|", color=colour, markersize=7, zorder=3)
     size = 210 if marker == "*" else 75
     face = "none" if partial else colour
     axis.scatter(*where, s=size, marker=marker, facecolor=face, edgecolor=colour if partial else INK, linewidth=0.8,

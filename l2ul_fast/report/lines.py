@@ -7,13 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from l2ul_fast.report.common import GREEN, PINK, Cell, Look, group, look, main_threads, pick, settings_of, values
+from l2ul_fast.report.common import (
+    GREEN,
+    ORANGE,
+    PINK,
+    Cell,
+    Look,
+    group,
+    look,
+    main_threads,
+    pick,
+    settings_of,
+    values,
+)
 from l2ul_fast.results import Record
 
 #: Methods that only these experiments have.
 OWN = {
-    "l2ul-robust": Look("L2UL, learned only, robust", PINK, "P"),
-    "l2ul-reanchored": Look("L2UL, re-anchored", GREEN, "P"),
+    "l2ul-robust": Look("L2UL, learned, robust", PINK, "P"),
+    "l2ul-refreshed": Look("L2UL, refreshed", GREEN, "P"),
+    "l2ul-newton-reanchored": Look("L2UL before, re-anchored", ORANGE, "P"),
 }
 Value = str | Callable[[Record], float | None]
 

@@ -9,8 +9,18 @@ import json
 from pathlib import Path
 
 from l2ul_fast.report import headline
-from l2ul_fast.report.common import group, median, methods_of, number_text, ordered, pick, seconds_text, tidy
-from l2ul_fast.results import Record, write_atomic
+from l2ul_fast.report.common import (
+    erased_cell,
+    group,
+    median,
+    methods_of,
+    number_text,
+    ordered,
+    pick,
+    seconds_text,
+    tidy,
+)
+from l2ul_fast.results import Record, upgrade, write_atomic
 
 #: Tables of the README: title, model, r.
 TABLES = (
@@ -20,20 +30,22 @@ TABLES = (
 )
 DATASETS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
 _CELL = ("experiment", "dataset", "source", "n", "d", "model", "method", "r_asked", "kind", "threads", "profile")
-_VALUES = ("r", "accuracy", "retrain_accuracy", "rho", "disagreement", "unlearn_seconds", "prepare_seconds",
-           "state_bytes", "noise_floor")  # fmt: skip
+_VALUES = ("r", "accuracy", "retrain_accuracy", "rho", "disagreement", "answer_seconds", "erased_seconds",
+           "prepare_seconds", "state_bytes", "noise_floor")  # fmt: skip
 
 
 def condense(records: list[Record]) -> list[Record]:
     """The environment, and one record per cell of `lr` and `mlp`: medians over its runs."""
     kept = [r for r in records if r.get("experiment") == "environment"][:1]
-    main = [r for r in records if r.get("experiment") in ("lr", "mlp") and r.get("kind") == "random"]
+    main = [upgrade(r) for r in records if r.get("experiment") in ("lr", "mlp") and r.get("kind") == "random"]
     for key, found in group(main, *_CELL).items():
         record: Record = dict(zip(_CELL, key, strict=True)) | {"runs": len(found), "run": 0, "seed": found[0]["seed"]}
         for name in _VALUES:
+            if name == "erased_seconds" and not any(name in r for r in found):
+                continue  # not measured then; None says that it never ends
             value = median(found, name)
             record[name] = value if value is None else float(f"{value:.4g}")
-        record["reference"] = found[0].get("reference")
+        record["unlearn_seconds"], record["reference"] = record["answer_seconds"], found[0].get("reference")
         kept.append(record)
     return kept
 
@@ -50,7 +62,7 @@ def keep(records: list[Record], path: Path) -> None:
 
 def markdown(records: list[Record]) -> list[str]:
     """Paragraphs and tables: rows are methods, columns datasets, a cell holds time and rho."""
-    parts = []
+    records, parts = [upgrade(r) for r in records], []
     for title, model, r in TABLES:
         found = pick(records, experiment=model, model=model, r_asked=r)
         if not found:
@@ -68,13 +80,19 @@ def markdown(records: list[Record]) -> list[str]:
                 line.append("-" if not here else _cell(here[0]))
             lines.append(line)
         runs = max(x["runs"] for x in found)
-        parts.append(f"**{title}**: time of a request, then rho; medians of {runs} requests.")
+        second = ", time until nothing that is kept gives the rows back" if any(map(_erased, found)) else ""
+        parts.append(f"**{title}**: time of a request{second}, then rho; medians of {runs} requests.")
         parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
     return parts
+
+
+def _erased(record: Record) -> str:
+    """The second time as a cell has it, empty where it was not measured."""
+    return "" if "erased_seconds" not in record else f"; {erased_cell([record]).text}"
 
 
 def _cell(record: Record) -> str:
     rho = record["rho"]
     own = "*" if record.get("reference") == "own" else ""
     shown = "-" if rho is None else number_text(rho, 2 if rho < 100 else 3)
-    return f"{seconds_text(record['unlearn_seconds'])}; {shown}{own}"
+    return f"{seconds_text(record['answer_seconds'])}{_erased(record)}; {shown}{own}"

@@ -8,11 +8,14 @@ import numpy as np
 
 from l2ul_fast.report.common import (
     INK,
+    OURS,
     Cell,
     Drawing,
     Table,
     bytes_text,
     dataset_label,
+    erased_cell,
+    factor_cell,
     group,
     look,
     main_threads,
@@ -25,6 +28,7 @@ from l2ul_fast.report.common import (
     runs_of,
     seconds,
     seconds_axis,
+    seconds_of,
     settings_of,
     style,
     values,
@@ -34,7 +38,7 @@ from l2ul_fast.results import Record
 #: Experiments whose records have one method's accuracy, rho and time per cell.
 MAIN = ("lr", "mlp", "baselines")
 #: What the paper's figures show, and beside it doing nothing, the closed form, and our default.
-DRAWN = ("nothing", "retrain", "sisa", "deltagrad", "fyemu", "newton", "l2ul-paper", "l2ul")
+DRAWN = ("nothing", "retrain", "sisa", "deltagrad", "fyemu", "newton", "l2ul-paper", *OURS)
 #: Figure of the paper by (experiment, r).
 PAPER_FIGURE = {("lr", 1): "Fig. 2", ("mlp", 1): "Fig. 3", ("mlp", 100): "Fig. 4", ("mlp", 1000): "Fig. 5"}
 
@@ -168,6 +172,7 @@ def table(records: list[Record], experiment: str) -> Table:
     for setting in settings_of(mine):
         here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
         for (model, r, kind), cells in group(here, "model", "r", "kind").items():
+            retrain = pick(cells, method="retrain")
             for method in methods_of(cells):
                 own = pick(cells, method=method)
                 rho = median(own, "rho")
@@ -177,19 +182,22 @@ def table(records: list[Record], experiment: str) -> Table:
                         _middle(_accuracy(own), lambda v: f"{v:.4f}"), _middle(_gap(own), lambda v: f"{v:+.2f}"),
                         Cell(_rho_text(own, rho), rho),
                         _middle(values(own, "disagreement"), lambda v: f"{100 * v:.3g} %"),
-                        seconds(median(own, "unlearn_seconds")), seconds(median(own, "prepare_seconds")),
+                        seconds(seconds_of(own, False)), factor_cell(retrain, own, False),
+                        erased_cell(own), factor_cell(retrain, own, True), seconds(median(own, "prepare_seconds")),
                         Cell(bytes_text(b := median(own, "state_bytes")), b), runs_of(own),
                     ]
                 )  # fmt: skip
     return Table(
         f"All cells of {experiment}: medians over runs ({_threads(mine)})",
         ["dataset", "model", "r", "rows forgotten", "method", "accuracy", "− Retrain", "rho", "disagree", "one request",
-         "prepare", "state", "runs"],
+         "× Retrain", "erased", "× Retrain, erased", "prepare", "state", "runs"],
         rows,
         "rho: distance to the retrained parameters, as a share of what doing nothing leaves (0 = retrained, 1 = did "
         "nothing, above 1 = worse than nothing). disagree: share of test rows predicted otherwise than by Retrain. "
-        "− Retrain: accuracy minus Retrain's, in points. † trains otherwise: its rho is against a retrain "
-        "of its own.",
+        "− Retrain: accuracy minus Retrain's, in points. one request: until the model without the rows can be used; "
+        "erased: until nothing that the method keeps in memory gives the rows back, preparing it anew included where "
+        "that is what it takes. × Retrain: how many times faster than Retrain. † trains otherwise: its rho is "
+        "against a retrain of its own.",
     )  # fmt: skip
 
 

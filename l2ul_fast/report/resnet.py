@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.report.common import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, group, median, pick, seconds_text
-from l2ul_fast.results import Record, read_records
+from l2ul_fast.results import Record, read_records, upgrade
 
 Row = tuple[str, ...]
 SIZES = (10, 100, 1000, 3000)
@@ -15,23 +15,24 @@ PAPER = {
     "retrain": ((1.00, 1.00, 1.00, 1.00), (0.0, 0.0, 0.0, 0.0), (1020.5, 874.4, 783.2, 702.7)),
     "advimp": ((0.32, 0.13, 0.01, 0.01), (0.30, 0.13, 0.17, 0.14), (28.4, 78.7, 1665.5, 12088.2)),
     "rum": ((0.60, 0.80, 0.83, 0.83), (0.30, 0.13, 0.15, 0.12), (13.6, 13.6, 13.2, 12.8)),
-    "l2ul": ((0.80, 1.00, 0.88, 0.99), (0.30, 0.13, 0.17, 0.14), (0.5, 0.5, 0.5, 0.6)),
+    "l2ul-network": ((0.80, 1.00, 0.88, 0.99), (0.30, 0.13, 0.17, 0.14), (0.5, 0.5, 0.5, 0.6)),
 }
 NAMES = {
     ("retrain", "all"): "Retrain", ("nothing", "all"): "Do nothing", ("finetune", "all"): "Fine-tune",
     ("neggrad", "all"): "NegGrad+", ("salun", "all"): "SalUn", ("advimp", "all"): "ADV+IMP", ("rum", "all"): "RUM",
-    ("rum-published", "all"): "RUM, mask as published", ("l2ul", "head"): "L2UL, head",
-    ("l2ul", "subspace"): "L2UL, subspace", ("l2ul-influence", "head"): "L2UL, head, Newton step",
+    ("rum-published", "all"): "RUM, mask as published", ("l2ul-network", "head"): "L2UL, head",
+    ("l2ul-network", "subspace"): "L2UL, subspace", ("l2ul-expansion", "head"): "L2UL on the last layer's features",
+    ("l2ul-newton", "head"): "L2UL, head, Newton step",
 }  # fmt: skip
-LOOKS = (INK, GREY, GREEN, ORANGE, PINK, YELLOW, SKY, SKY, BLUE, BLUE, BLUE)
-MARKS = "s_>X<vp*oPd"
+LOOKS = (INK, GREY, GREEN, ORANGE, PINK, YELLOW, SKY, SKY, BLUE, BLUE, BLUE, BLUE)
+MARKS = "s_>X<vp*oPDd"
 ATTACK = ("r", "ADV+IMP's attacks that worked", "all forgotten rows wrong", "steps")
 FASTER = {"rum": 20.0, "retrain": 1000.0}
 
 
 def settings(records: list[Record]) -> list[list[Record]]:
-    """The records of each setting: profile, data and training are the same within one."""
-    mine = pick(records, experiment="resnet")
+    """The records of each setting, whatever version wrote them: profile, data and training are the same within one."""
+    mine = [upgrade(r) for r in pick(records, experiment="resnet")]
     return list(group(mine, "profile", "source", "n", "width", "augment", "epochs").values())
 
 
@@ -67,7 +68,7 @@ def quality(records: list[Record]) -> tuple[Row, list[Row]]:
         own = pick(records, method=method, scope=scope)
         if not own:
             continue
-        paper = PAPER.get(method) if (method, scope) != ("l2ul", "subspace") else None
+        paper = PAPER.get(method) if (method, scope) != ("l2ul-network", "subspace") else None
         tows, gaps, times = [], [], []
         for r in sizes:
             cell = pick(own, r=r)
@@ -107,8 +108,8 @@ def goals(records: list[Record]) -> list[Row]:
     """(what, measured, goal, verdict): speed against RUM and Retrain, ToW against the paper's and other methods'."""
     lines: list[Row] = []
     for scope in ("head", "subspace"):
-        for r in sorted({q["r"] for q in pick(records, method="l2ul", scope=scope)}):
-            own = pick(records, method="l2ul", scope=scope, r=r)
+        for r in sorted({q["r"] for q in pick(records, method="l2ul-network", scope=scope)}):
+            own = pick(records, method="l2ul-network", scope=scope, r=r)
             seconds, reached = median(own, "unlearn_seconds"), median(own, "tow")
             for other, goal in FASTER.items():
                 theirs = median(pick(records, method=other, r=r), "unlearn_seconds")
@@ -119,7 +120,7 @@ def goals(records: list[Record]) -> list[Row]:
             if reached is None:
                 continue
             if r in SIZES:
-                goal = PAPER["l2ul"][0][SIZES.index(r)]
+                goal = PAPER["l2ul-network"][0][SIZES.index(r)]
                 lines.append((f"{scope}, r = {r:,}: ToW", f"{reached:.3f}", f">= {goal:.2f}",
                               _verdict(round(reached, 2) >= goal)))  # fmt: skip
             for other in ("nothing", "rum", "advimp"):

@@ -13,16 +13,20 @@ from scipy import stats
 from l2ul_fast.report.common import (
     bytes_text,
     dataset_label,
+    erased_cell,
+    factor_cell,
     group,
     median,
     methods_of,
     number_text,
+    ours_of,
     pick,
     ratio_text,
+    seconds_of,
     seconds_text,
     values,
 )
-from l2ul_fast.results import Record
+from l2ul_fast.results import Record, upgrade
 
 #: Methods whose time is set against L2UL's in the short table: those of the paper.
 RIVALS = ("retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton")
@@ -50,20 +54,22 @@ def interval_text(found: list[float], scale: float = 1.0, digits: int = 3) -> st
 def short_table(records: list[Record]) -> Table:
     """One line per dataset, model and r: what L2UL reaches and how many times faster it is than the others."""
     table = Table(title="L2UL (default head) beside the others; medians over the runs", title_justify="left")
-    for name in ("data", "model", "r", "accuracy - Retrain's, points", "rho", "time", *(f"x {r}" for r in RIVALS)):
+    heads = ("accuracy - Retrain's, points", "rho", "time", *(f"x {r}" for r in RIVALS), "erased", "x retrain, erased")
+    for name in ("data", "model", "r", *heads):
         table.add_column(name, justify="left" if name in ("data", "model") else "right")
     order = ("dataset", "source", "n", "model", "r_asked", "kind")
     for key, found in group(pick(records, kind="random"), *order).items():
-        ours = pick(found, method="l2ul")
+        ours = pick(found, method=ours_of(found))
         if not ours:
             continue
-        seconds = median(ours, "unlearn_seconds")
+        seconds = seconds_of(ours, False)
         gaps = [100 * (r["accuracy"] - r["retrain_accuracy"]) for r in ours]
         line = [dataset_label(*key[:3]), key[3], str(key[4]), f"{np.mean(gaps):+.2f}", number_text(median(ours, "rho"))]
         line.append(seconds_text(seconds))
         for rival in RIVALS:
-            theirs = median(pick(found, method=rival), "unlearn_seconds")
+            theirs = seconds_of(pick(found, method=rival), False)
             line.append("-" if theirs is None or not seconds else ratio_text(theirs / seconds))
+        line += [erased_cell(ours).text, factor_cell(pick(found, method="retrain"), ours, True).text]
         table.add_row(*line)
     return table
 
@@ -75,32 +81,31 @@ def full_tables(records: list[Record]) -> list[Any]:
         runs = len({(r["seed"], r["run"]) for r in found})
         title = f"{dataset_label(*key[:3])}: {key[3]}, {key[5]}, r = {key[4]}, {runs} runs; mean [95 % interval]"
         table = Table(title=title, title_justify="left")
-        for name in ("method", "accuracy, %", "rho (nothing = 1)", "disagreement, %", "unlearn (median)", "prepare",
-                     "state"):  # fmt: skip
+        for name in ("method", "accuracy, %", "rho (nothing = 1)", "disagreement, %", "unlearn (median)", "erased",
+                     "prepare", "state"):  # fmt: skip
             table.add_column(name, justify="left" if name == "method" else "right")
         for method in methods_of(found):
             mine = pick(found, method=method)
             own = "*" if any(r.get("reference") == "own" for r in mine) else ""
             table.add_row(
                 method, interval_text(values(mine, "accuracy"), 100, 4), interval_text(values(mine, "rho")) + own,
-                interval_text(values(mine, "disagreement"), 100), seconds_text(median(mine, "unlearn_seconds")),
-                seconds_text(median(mine, "prepare_seconds")), bytes_text(median(mine, "state_bytes")),
+                interval_text(values(mine, "disagreement"), 100), seconds_text(seconds_of(mine, False)),
+                erased_cell(mine).text, seconds_text(median(mine, "prepare_seconds")),
+                bytes_text(median(mine, "state_bytes")),
             )  # fmt: skip
         parts.append(table)
     if parts:
-        parts.append(
-            Text(
-                "rho: distance to the retrained parameters; - where there are none (ensembles). * against a retrain of"
-            )
-        )
-        parts.append(
-            Text("its own training pipeline. disagreement: test rows that the retrained model answers otherwise.")
-        )
+        parts += [
+            Text("rho: distance to the retrained parameters; - where there are none (ensembles). * against a retrain"),
+            Text("of its own training pipeline. disagreement: test rows that the retrained model answers otherwise."),
+            Text("erased: time until nothing that the method keeps in memory gives the rows back."),
+        ]
     return parts
 
 
 def terminal(records: list[Record]) -> Group:
-    """The summary of a run."""
+    """The summary of a run, whatever version wrote it."""
+    records = [upgrade(r) for r in records]
     parts: list[Any] = full_tables(pick(records, experiment="baselines"))
     main = [r for r in records if r.get("experiment") in ("lr", "mlp")]
     if main:
