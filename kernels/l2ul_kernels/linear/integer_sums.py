@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from l2ul_kernels._aligned import aligned_zeros
 from l2ul_kernels._jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
-from l2ul_kernels.mlp_product import MR, product
+from l2ul_kernels.mlp_product import product
 from l2ul_kernels.threads import parallel_entry
 
 U = np.uint64
@@ -40,8 +40,8 @@ U = np.uint64
 BLOCK = 64
 #: Bits of a term of T at most, and of a term of G and H.
 THIRD_BITS, TERM_BITS = 44, 50
-#: float64 values per cache line.
-LINE = 8
+#: float64 values per cache line, and pairs whose products are made together: 64 rows of them stay in the first cache.
+LINE, STRIP = 8, 32
 #: Entries of `scales`: the factors that make integers of u^2, e u, w u u; of c u u and u in T; of weights; half of the
 #: largest c in the units of T.
 MOMENT, FIRST, SECOND, THIRD, COLUMN, WEIGHT, HALF_THIRD, SCALES = 0, 1, 2, 3, 4, 5, 6, 7
@@ -82,8 +82,8 @@ def fixed_point_bits(rows: int) -> int:
 
 
 @kernel()
-def row_factors(row: int, X: Any, y: Any, weight: float, loss: int, anchor: Any, inverse_scale: Any, u: Any) -> Any:
-    """u (p,) = the row divided by its columns' scales; returns (e, w, c) at the anchor, times the row's weight."""
+def scale_row(row: int, X: Any, anchor: Any, inverse_scale: Any, u: Any) -> float:
+    """u (p,) = the row divided by its columns' scales; returns its predictor at the anchor."""
     d = X.shape[1]
     z = 0.0
     for j in range(U(d)):
@@ -91,47 +91,48 @@ def row_factors(row: int, X: Any, y: Any, weight: float, loss: int, anchor: Any,
         z += anchor[j] * x
         u[j] = x * inverse_scale[j]
     u[d] = inverse_scale[d]
-    e, w, c = derivatives(loss, z + anchor[d], np.float64(y[row]))
-    return e * weight, w * weight, c * weight
+    return z + anchor[d]
 
 
 @kernel()
 def write_pairs(u: Any, p: int, factor: float, out: Any, at: int) -> None:
-    """out[at:] = integers nearest to factor u_k u_l, k <= l."""
+    """out[at:] = integers nearest to factor u_k u_l, k <= l. Up to LINE more of both arrays are touched."""
     to = U(at)
     for k in range(U(p)):
         f = factor * u[k]
-        for i in range(U(p) - k):
+        for i in range((U(p) - k + U(LINE - 1)) // U(LINE) * U(LINE)):  # whole vectors: the next line overwrites
             out[to + i] = (f * u[k + i] + MAGIC) - MAGIC
         to += U(p) - k
 
 
 @kernel()
-def add_low_orders(
-    u: Any, p: int, e: float, w: float, c: float, weight: float, sign: int, counted: bool, scales: Any, sums: Any,
-    tops: int,
-) -> None:  # fmt: skip
-    """Add (sign 1) or subtract (-1) one row's terms but that of T."""
+def add_counts(e: float, w: float, c: float, weight: float, sign: int, counted: bool, scales: Any, sums: Any,
+               tops: int, p: int) -> None:  # fmt: skip
+    """Add (sign 1) or subtract (-1) one row, its weight, and what is counted of its derivatives."""
     sums[0] += sign
     sums[1] += sign * (as_bits(weight * scales[WEIGHT] + MAGIC) - MAGIC_BITS)
-    at = U(tops)
-    for j in range(U(p)):
-        if abs(u[j]) >= 0.5:
-            sums[at + j] += sign
-    at += U(p)
     if counted:  # else the scales of the derivatives are constants of the loss
+        at = U(tops) + U(p)
         sums[at] += sign * (abs(e) * scales[FIRST] >= 0.5 * scales[MOMENT])
         sums[at + U(1)] += sign * (abs(w) * scales[SECOND] >= 0.5 * scales[MOMENT])
         sums[at + U(2)] += sign * (abs(c) * scales[THIRD] >= scales[HALF_THIRD])
         sums[at + U(3)] += sign * (weight * scales[WEIGHT] >= 0.5 * scales[MOMENT])
-    at += U(4)
-    square, slope, curvature = sign * scales[MOMENT], sign * e * scales[FIRST], sign * w * scales[SECOND]
-    for j in range(U(p)):
-        sums[at + j] += as_bits(square * (u[j] * u[j]) + MAGIC) - MAGIC_BITS
-    at += U(p)
-    for j in range(U(p)):
-        sums[at + j] += as_bits(slope * u[j] + MAGIC) - MAGIC_BITS
-    at += U(p)
+
+
+@kernel()
+def add_first(u: Any, n: int, square: float, slope: float, sign: int, tops: Any, moments: Any, gradient: Any) -> None:
+    """Add the row's terms to the first n of the columns' tops, of the moments and of G (square, slope have sign and
+    scale)."""
+    for j in range(U(n)):
+        tops[j] += sign * (abs(u[j]) >= 0.5)
+        moments[j] += as_bits(square * (u[j] * u[j]) + MAGIC) - MAGIC_BITS
+        gradient[j] += as_bits(slope * u[j] + MAGIC) - MAGIC_BITS
+
+
+@kernel()
+def add_second(u: Any, p: int, curvature: float, sums: Any, second: int) -> None:
+    """The term of H of one row: curvature u_k u_l, where the curvature has sign and scale."""
+    at = U(second)
     for k in range(U(p)):
         f = curvature * u[k]
         for i in range(U(p) - k):
@@ -151,26 +152,47 @@ def add_third(u: Any, p: int, pairs: Any, sign: int, scales: Any, sums: Any, thi
         first += U(p) - j
 
 
-def block_memory(p: int, order: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(factors, pairs, product) of one worker."""
+@kernel()
+def _add_seconds(p: int, rows: int, factors: Any, curvatures: Any, held: Any) -> None:
+    """Add the terms of H of a block of rows, four at a time, to held (p, wide): the integers of `add_second`."""
+    wide = U(factors.shape[1])
+    for i in range(rows, -(-rows // 4) * 4):
+        curvatures[i] = 0.0
+    for i in range(0, rows, 4):
+        a, b, c, d = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
+        fa, fb, fc, fd = curvatures[i], curvatures[i + 1], curvatures[i + 2], curvatures[i + 3]
+        for k in range(U(p)):
+            ak, bk, ck, dk, line = fa * a[k], fb * b[k], fc * c[k], fd * d[k], held[k]
+            for j in range(k // U(LINE) * U(LINE), wide):  # whole vectors: what lies left of the diagonal is dropped
+                first = as_bits(ak * a[j] + MAGIC) + as_bits(bk * b[j] + MAGIC)
+                line[j] += first + as_bits(ck * c[j] + MAGIC) + as_bits(dk * d[j] + MAGIC) - 4 * MAGIC_BITS
+
+
+def block_memory(p: int, order: int) -> tuple[NDArray[Any], ...]:
+    """(factors, values, held, pairs, product) of one worker: see `_add_block`."""
     wide = -(-p // LINE) * LINE
-    q = -(-(p * (p + 1) // 2) // LINE) * LINE if order == 3 else LINE
-    return aligned_zeros((BLOCK, wide)), aligned_zeros((BLOCK, q)), aligned_zeros((p if order == 3 else 1, q))
+    q = -(-(p * (p + 1) // 2) // LINE) * LINE + LINE if order == 3 else LINE
+    held = aligned_zeros((p + 3, wide)).view(np.int64)
+    return (
+        aligned_zeros((BLOCK + 1, wide)), aligned_zeros((6, BLOCK)), held, aligned_zeros((BLOCK, q)),
+        aligned_zeros((p if order == 3 else 1, q)),
+    )  # fmt: skip
 
 
 @kernel()
 def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int, sums: Any, third: int) -> None:
     """Add the terms of T of a block: factors (rows, p) times pairs (rows, q), as far as j <= k."""
     wide, wide_pairs, q, one = factors.shape[1], pairs.shape[1], pairs_of(p), np.int64(1)
-    first = 0
-    for j in range(0, p, MR):
-        m, start = min(MR, p - j), first // LINE * LINE
+    lines, first = 0, 0  # lines: columns of T's factor that have entries in the strip; first: where the next one begins
+    for start in range(0, wide_pairs - LINE, STRIP):
+        width = min(STRIP, wide_pairs - LINE - start)
+        while lines < p and first < start + width:
+            first += p - lines
+            lines += 1
         product(
-            out.reshape(-1), j * wide_pairs + start, wide_pairs, factors.reshape(-1), j, one, wide, pairs.reshape(-1),
-            start, wide_pairs, m, wide_pairs - start, rows, np.int64(0),
+            out.reshape(-1), start, wide_pairs, factors.reshape(-1), 0, one, wide, pairs.reshape(-1), start, wide_pairs,
+            lines, width, rows, np.int64(0),
         )  # fmt: skip
-        for k in range(j, j + m):
-            first += p - k
     at, first = U(third), U(0)
     for j in range(U(p)):
         for i in range(U(q) - first):
@@ -180,51 +202,90 @@ def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int
 
 
 @kernel()
-def add_rows(
-    X: Any, y: Any, weights: Any, ids: Any, first: int, last: int, sign: int, loss: int, order: int, counted: bool,
-    anchor: Any, inverse_scale: Any, scales: Any, classes: int, sums: Any, factors: Any, pairs: Any, out: Any,
+def _add_block(
+    p: int, rows: int, sign: int, loss: int, order: int, counted: bool, scales: Any, classes: int, sums: Any,
+    factors: Any, values: Any, held: Any, pairs: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Add (sign 1) or subtract (-1) the rows ids[first:last], or first..last if ids is empty, to `sums`.
+    """The terms of `rows` <= BLOCK rows that were collected.
+
+    factors (BLOCK + 1, wide): their u, zeros behind p. values (6, BLOCK): predictors, targets, weights; then e, w, c.
+    held (p + 3, wide), pairs (BLOCK, q and a line more), out (p, the same): scratch.
+    """
+    wide, tops = U(factors.shape[1]), tops_at(classes)
+    second = moments_at(p, classes) + 2 * p
+    z, y, weight, e, w, c = values[0], values[1], values[2], values[3], values[4], values[5]
+    for i in range(U(rows)):  # the same for every row, so in vectors
+        first, curvature, third = derivatives(loss, z[i], y[i])
+        e[i], w[i], c[i] = first * weight[i], curvature * weight[i], third * weight[i]
+    for k in range(U(p + 3)):
+        for j in range(wide):
+            held[k, j] = 0
+    moments, gradient, largest = held[p], held[p + 1], held[p + 2]
+    square = sign * scales[MOMENT]
+    for i in range(rows):
+        add_counts(e[i], w[i], c[i], weight[i], sign, counted, scales, sums, tops, p)
+        add_first(factors[i], wide, square, sign * e[i] * scales[FIRST], sign, largest, moments, gradient)
+        if order == 3:
+            write_pairs(factors[i], p, c[i] * scales[THIRD], pairs[i], 0)
+    for i in range(U(rows)):
+        w[i] = sign * w[i] * scales[SECOND]
+    _add_seconds(p, rows, factors, w, held)
+    at = U(tops)
+    for j in range(U(p)):
+        sums[at + j] += largest[j]
+        sums[at + U(p + 4) + j] += moments[j]
+        sums[at + U(2 * p + 4) + j] += gradient[j]
+    at = U(second)
+    for k in range(U(p)):
+        for i in range(U(p) - k):
+            sums[at + i] += held[k, k + i]
+        at += U(p) - k
+    if order == 3:
+        for i in range(rows):
+            u = factors[i]
+            for j in range(wide):
+                u[j] = (u[j] * scales[COLUMN] + MAGIC) - MAGIC
+        _add_thirds(p, rows, factors, pairs, out, sign, sums, second + pairs_of(p))
+
+
+@kernel()
+def add_rows(
+    X: Any, y: Any, weights: Any, first: int, last: int, sign: int, loss: int, order: int, counted: bool, anchor: Any,
+    inverse_scale: Any, scales: Any, classes: int, sums: Any, factors: Any, values: Any, held: Any, pairs: Any,
+    out: Any,
+) -> None:  # fmt: skip
+    """Add (sign 1) or subtract (-1) the rows first .. last - 1 to `sums`; the last five are of `block_memory`.
 
     Rows of weight 0 do not count; weights may be empty. Class counts are not touched if classes is 0.
     """
-    p = anchor.size
-    tops, third = tops_at(classes), moments_at(p, classes) + 2 * p + pairs_of(p)
-    held = 0
-    for k in range(first, last):
-        row = ids[k] if ids.size else k
+    p, rows = anchor.size, 0
+    for row in range(first, last):
         weight = weights[row] if weights.size else 1.0
         if weight == 0.0:
             continue
-        u = factors[held]
-        e, w, c = row_factors(row, X, y, weight, loss, anchor, inverse_scale, u)
-        add_low_orders(u, p, e, w, c, weight, sign, counted, scales, sums, tops)
+        values[0, rows] = scale_row(row, X, anchor, inverse_scale, factors[rows])
+        values[1, rows], values[2, rows] = np.float64(y[row]), weight
         if classes:
             sums[U(2) + U(y[row])] += sign
-        if order == 3:
-            write_pairs(u, p, c * scales[THIRD], pairs.reshape(-1), held * pairs.shape[1])
-            for j in range(U(p)):
-                u[j] = (u[j] * scales[COLUMN] + MAGIC) - MAGIC
-            held += 1
-            if held == BLOCK:
-                _add_thirds(p, held, factors, pairs, out, sign, sums, third)
-                held = 0
-    if held:
-        _add_thirds(p, held, factors, pairs, out, sign, sums, third)
+        rows += 1
+        if rows == BLOCK or row == last - 1:
+            _add_block(p, rows, sign, loss, order, counted, scales, classes, sums, factors, values, held, pairs, out)
+            rows = 0
+    if rows:
+        _add_block(p, rows, sign, loss, order, counted, scales, classes, sums, factors, values, held, pairs, out)
 
 
 @kernel(parallel=True)
 def _add_parts(
     X: Any, y: Any, weights: Any, sign: int, loss: int, order: int, counted: bool, anchor: Any, inverse_scale: Any,
-    scales: Any, classes: int, sums: Any, factors: Any, pairs: Any, out: Any,
+    scales: Any, classes: int, sums: Any, factors: Any, values: Any, held: Any, pairs: Any, out: Any,
 ) -> None:  # fmt: skip
     """add_rows for all rows; worker w has its own sums[w] and memory."""
     workers, n = sums.shape[0], X.shape[0]
     for w in prange(workers):
-        none = np.empty(0, np.int64)
         add_rows(
-            X, y, weights, none, n * w // workers, n * (w + 1) // workers, sign, loss, order, counted, anchor,
-            inverse_scale, scales, classes, sums[w], factors[w], pairs[w], out[w],
+            X, y, weights, n * w // workers, n * (w + 1) // workers, sign, loss, order, counted, anchor,
+            inverse_scale, scales, classes, sums[w], factors[w], values[w], held[w], pairs[w], out[w],
         )  # fmt: skip
 
 

@@ -31,17 +31,21 @@ from l2ul_kernels._linalg import solve as solve_factored
 from l2ul_kernels.linear.integer_sums import (
     COLUMN,
     FIRST,
+    MOMENT,
     SCALES,
     SECOND,
     THIRD,
-    add_low_orders,
+    add_counts,
+    add_first,
+    add_second,
     add_third,
     moments_at,
     pairs_of,
-    row_factors,
+    scale_row,
     tops_at,
     write_pairs,
 )
+from l2ul_kernels.linear.losses import derivatives
 from l2ul_kernels.request.claims import DONE, EMPTY, FORGOTTEN, GONE, NOT_TRAINED, OUTSIDE, PRESENT
 
 U = np.uint64
@@ -184,9 +188,16 @@ def subtract_row(
     p = X.shape[1] + 1
     classes, counted = int(facts[CLASSES]), facts[COUNTED] > 0.0
     weight = weights[row] if weights.size else 1.0
-    e, w, c = row_factors(row, X, y, weight, int(facts[LOSS]), state[ANCHOR], state[INVERSE_SCALE], u)
-    tops = tops_at(classes)
-    add_low_orders(u, p, e, w, c, weight, sign, counted, facts, sums, tops)
+    z = scale_row(row, X, state[ANCHOR], state[INVERSE_SCALE], u)
+    e, w, c = derivatives(int(facts[LOSS]), z, np.float64(y[row]))
+    e, w, c = e * weight, w * weight, c * weight
+    tops, moments = tops_at(classes), moments_at(p, classes)
+    second = moments + 2 * p
+    add_counts(e, w, c, weight, sign, counted, facts, sums, tops, p)
+    add_first(
+        u, p, sign * facts[MOMENT], sign * e * facts[FIRST], sign, sums[tops:], sums[moments:], sums[moments + p :]
+    )
+    add_second(u, p, sign * w * facts[SECOND], sums, second)
     if classes:
         sums[U(2) + U(y[row])] += sign
     emptied = 0
@@ -197,7 +208,7 @@ def subtract_row(
     if facts[ORDER] == 3.0:
         pairs = state[INVERSE + p :].reshape(-1)
         write_pairs(u, p, c * facts[THIRD], pairs, 0)
-        add_third(u, p, pairs, sign, facts, sums, moments_at(p, classes) + 2 * p + pairs_of(p))
+        add_third(u, p, pairs, sign, facts, sums, second + pairs_of(p))
     for j in range(U(p - 1)):
         x[j] = X[row, j]
     x[p - 1] = 1.0
