@@ -1,216 +1,265 @@
-"""Does it really unlearn? rho of every head beside doing nothing and one Newton step, against a true retrain.
+"""Distance to a true retrain (rho) by kind of request, beside its estimate, and what a request leaves due.
 
-Every request starts from the same fitted unlearner and is compared with a retrain without its rows, converged far below
-the change it measures. rho = |theta' - theta_r| / |theta - theta_r|: 1 is what doing nothing scores.
+Every request starts from the same fitted unlearner and is compared with a retrain without its rows, converged down to
+rounding (`tol=0`), so that rho of a single row is not the solver's error. rho = |theta' - theta_r| / |theta - theta_r|
+with theta the optimum on all rows: doing nothing scores 1, a second retrain from another start the solver's floor.
+
+Records, experiment "unlearn-rho", one per (dataset, model, request, draw, method, order, rtol):
+  dataset, source, n, d, model, request ("random 100", ...), kind, r (rows really asked for), draw, seed
+  method: nothing, retrain, newton, l2ul-expansion; order and rtol of the latter (rtol None: the instant answer)
+  rho, change (|theta - theta_r|), seconds (of `u.unlearn`), error (its estimate of rho), tier, due
+and for the instant answer:
+  own_rho (lr): distance to A'(rest), the root of the polynomial summed without the rows, in units of what that moves
+  own_equal (lr): whether the canonical theta equals that of A'(rest) bit for bit
+  refresh_seconds, refreshed_rho: of the pass that was due (lr; None where none was), of the seal (mlp)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import copy
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.contenders import DEFAULT, Scratch, plain, quiet
+from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.draw import request
+from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.steps import DirectStep
-
-#: (kind, r) of the requests in the table.
-REQUESTS = (("random", 1), ("random", 100), ("random", 1000), ("one class", 1000), ("one cluster", 1000))
-#: Method name -> arguments of L2UL.
-HEADS: dict[str, dict[str, Any]] = {
-    "l2ul": {},
-    "l2ul-learned": {"prior": "none"},
-    "l2ul-paper": {"head": "direct", "s": 1000},
-}
+from l2ul_fast.unlearner.passes import LocalPasses
 
 Vector = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+RHO = "unlearn-rho"
 
 
-def answer(u: L2UL, ids: NDArray[np.int64]) -> Vector:
-    """theta' of a request, without taking it out of u."""
-    if isinstance(u.step, DirectStep):
-        return u.step.peek(np.sort(ids))
-    X, y = u.store.fetch(np.sort(ids))
-    return u.step.copy().move(X, y, ids, u.theta, u.n)
+class Asked(NamedTuple):
+    """A kind of request: rows of one shape, `r` of them or a `share` of all rows."""
+
+    kind: str
+    r: int = 0
+    share: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.r:d}" if self.r else f"{self.kind} {100 * self.share:g} %"
+
+    def size(self, n: int) -> int:
+        """Rows asked for of a table of n rows: small tables cannot give 1000."""
+        return max(1, int(self.share * n) if self.share else min(self.r, n // 10))
 
 
-def newton(u: L2UL, table: ArrayTable, ids: NDArray[np.int64]) -> Vector:
-    """One Newton step on the rows that stay, from first principles (one pass over the data)."""
-    r = len(ids)
+#: The requests of the tables, in their order.
+REQUESTS = (
+    Asked("random", 1),
+    Asked("random", 100),
+    Asked("random", 1000),
+    Asked("one class", 1000),
+    Asked("one cluster", 1000),
+    Asked("half-space", share=0.1),
+    Asked("random", share=0.5),
+)
+#: Draws of a request before a table counts as too small for it.
+TRIES = 20
+
+
+def answer(u: L2UL, ids: Ids, rtol: float | None = None) -> Vector:
+    """theta without the rows; u stays as it is."""
+    with quiet():
+        return u.copy().unlearn(ids, rtol=rtol).theta
+
+
+def newton(u: L2UL, table: ArrayTable, ids: Ids, theta: Vector | None = None) -> Vector:
+    """One Newton step with the Hessian of the rows that stay, from theta (u's own if None); one pass over the data."""
+    start = u.theta if theta is None else theta
+    rest = table.without(ids).ids()
     X, y = table.take(ids)
-    total = r * (u.model.data_gradient(u.theta, X, y) + u.model.penalty_gradient(u.theta))
-    left = table.without(ids)
-    keep = left.ids()
-    hessian = u.model.hessian(u.theta, left.X[keep], left.y[keep])
-    return np.asarray(u.theta + np.linalg.solve(hessian, total) / (table.n - r))
+    total = len(ids) * (u.model.data_gradient(start, X, y) + u.model.penalty_gradient(start))
+    hessian = u.model.hessian(start, table.X[rest], table.y[rest])
+    return np.asarray(start + np.linalg.solve(hessian, total) / len(rest))
 
 
-def requests_of(table: ArrayTable, draws: int, seed: int) -> Iterator[tuple[str, int, int, NDArray[np.int64]]]:
-    """(kind, r, draw, row numbers) of all requests on a table."""
-    for kind, r in REQUESTS:
+def requests_of(table: ArrayTable, draws: int, seed: int) -> Iterator[tuple[Asked, int, Ids]]:
+    """(kind of request, draw, row numbers) of all requests on a table; every class keeps a row."""
+    held = np.bincount(table.y)
+    for place, asked in enumerate(REQUESTS):
         for draw in range(draws):
-            # seeds of their own: never those that pairs were drawn with
-            rng = np.random.default_rng([seed, 77, draw, r, REQUESTS.index((kind, r))])
-            yield kind, r, draw, request(kind, min(r, table.n // 10), table.X, table.y, rng)
+            # a stream of its own: never the seeds that training pairs were drawn with
+            rng = np.random.default_rng([seed, 77, draw, place])
+            for _ in range(TRIES):
+                ids = request(asked.kind, asked.size(table.n), table.X, table.y, rng)
+                left = held - np.bincount(table.y[ids], minlength=held.size)
+                if left[held > 0].all():
+                    yield asked, draw, np.sort(ids)
+                    break
+            else:
+                raise UserError(f"every draw of {asked.name} takes out a whole class: use more rows")
 
 
-def measure_lr(
-    name: str,
-    source: str,
-    train: ArrayTable,
-    test: ArrayTable,
-    *,
-    draws: int = 10,
-    seed: int = 1,
-    methods: tuple[str, ...] = tuple(HEADS),
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Iterator[Record]:
-    """Records of every method and request on one dataset, logistic regression."""
-    fitted = {}
-    for method in methods:
-        progress(f"{name}: fit {method}", 0, 1)
-        fitted[method] = L2UL("lr", random_state=seed, **HEADS[method]).fit(train.X, train.y)
-    first = next(iter(fitted.values()))
-    theta, model = first.theta, first.model
-    base: Record = {
-        "experiment": "unlearn-quality", "dataset": name, "source": source, "n": train.n, "d": train.d, "model": "lr",
-    }  # fmt: skip
-    total = draws * len(REQUESTS)
-    for done, (kind, r, draw, ids) in enumerate(requests_of(train, draws, seed)):
-        progress(f"{name}: {kind} {r}", done, total)
-        found = model.fit(train.without(ids), start=theta, tol=1e-11)
-        answers: dict[str, Vector] = {"nothing": theta, "retrain": found.theta, "newton": newton(first, train, ids)}
-        answers |= {method: answer(u, ids) for method, u in fitted.items()}
-        facts = {"kind": kind, "r": len(ids), "seed": seed, "draw": draw, "gradient_norm": found.gradient_norm}
-        yield from _records(base | facts, model, answers, theta, found.theta, test)
+def sums_without(head: Expansion, rest: Any) -> Expansion:
+    """The expansion of the rows of `rest` at the anchor and scales of `head`, summed from scratch."""
+    made = Expansion.at(
+        head.model, head.order, head.classes, head.penalty, "given", head.anchor, head.exponents.copy(),
+        LocalPasses(rest), head.weighted,
+    )  # fmt: skip
+    made.settle()
+    return made
 
 
-def measure_mlp(
-    name: str,
-    source: str,
-    train: ArrayTable,
-    test: ArrayTable,
-    *,
-    draws: int = 10,
-    cold_draws: int = 10,
-    seed: int = 1,
-    methods: tuple[str, ...] = ("l2ul", "l2ul-learned"),
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Iterator[Record]:
-    """The same for the anchored MLP: requests outside the anchor rows, then requests that hold some, reported apart.
-
-    The retrain is the stationary point reached from theta; `cold_draws` requests of each kind are also retrained from
-    the anchor, to see that both meet.
-    """
-    fitted = {}
-    for method in methods:
-        progress(f"{name}: fit {method} (mlp)", 0, 1)
-        fitted[method] = L2UL("mlp", random_state=seed, **HEADS[method]).fit(train.X, train.y)
-    first = next(iter(fitted.values()))
-    theta, model = first.theta, first.model
-    anchor_rows = first.step.anchor_rows  # type: ignore[attr-defined]
-    plain = {"nothing": theta}
-    base: Record = {
-        "experiment": "unlearn-quality", "dataset": name, "source": source, "n": train.n, "d": train.d, "model": "mlp",
-        "mu": model.mu, "anchor_rows": int(anchor_rows.size),
-        "sklearn_accuracy": sklearn_accuracy(train, test, seed),
-    }  # fmt: skip
-    outside = np.setdiff1d(np.arange(len(train.X)), anchor_rows)
-    free = ArrayTable(train.X[outside], train.y[outside], train.classes)
-    asked = [(k, r, draw, outside[ids]) for k, r, draw, ids in requests_of(free, draws, seed)]
-    starts = np.concatenate([[0], np.cumsum([len(ids) for *_, ids in asked])])
-    progress(f"{name}: retrain {len(asked)} requests", 0, 1)
-    fit = model.fit((train.X, train.y), start=theta)
-    warm = model.anchored_pairs(train.X, train.y, np.concatenate([ids for *_, ids in asked]), starts, fit, tol=1e-10)
-    newton_W = np.linalg.inv(fit.hessian)
-    for i, (kind, r, draw, ids) in enumerate(asked):
-        progress(f"{name}: {kind} {r} (mlp)", i, len(asked))
-        target = warm.theta_r[i]
-        cold = None
-        if draw < cold_draws:
-            found = model.fit(train.without(ids), tol=1e-9)
-            cold = float(np.linalg.norm(found.theta - target) / np.linalg.norm(theta - target))
-        X, y = train.take(ids)
-        step = len(ids) * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta)) / (train.n - len(ids))
-        answers = {**plain, "retrain": target, "newton": theta + newton_W @ step}
-        answers |= {method: answer(u, ids) for method, u in fitted.items()}
-        facts = {"kind": kind, "r": len(ids), "draw": draw, "cold_rho": cold, "gradient_norm": warm.gradient_norm[i]}
-        yield from _records(base | facts | {"seed": seed}, model, answers, theta, target, test)
-    yield from _anchor_requests(base | {"seed": seed}, fitted, train, test, anchor_rows, draws, seed)
+def relative(found: Vector, target: Vector, change: float) -> float | None:
+    """Distance in units of `change`; None where retraining changes nothing."""
+    return float(np.linalg.norm(found - target)) / change if change > 0 else None
 
 
-def _anchor_requests(
-    base: Record, fitted: dict[str, L2UL], train: ArrayTable, test: ArrayTable, anchor_rows: NDArray[np.int64],
-    draws: int, seed: int,
-) -> Iterator[Record]:  # fmt: skip
-    """Requests for anchor rows only: the anchor itself moves first, then theta."""
-    for r in (1, 100):
-        for draw in range(min(draws, 5)):
-            rng = np.random.default_rng([seed, 78, draw, r])
-            ids = np.sort(rng.choice(anchor_rows, min(r, anchor_rows.size // 10), replace=False))
-            for method, u in fitted.items():
-                X, y = u.store.fetch(ids)
-                step = u.step.copy()
-                answered = step.move(X, y, ids, u.theta, u.n)
-                target = step.model.fit(train.without(ids), start=u.theta, tol=1e-9)
-                facts = {"kind": "anchor rows", "r": len(ids), "draw": draw, "gradient_norm": target.gradient_norm}
-                answers = {"nothing": u.theta, method: answered}
-                yield from _records(base | facts, step.model, answers, u.theta, target.theta, test)
-
-
-def _records(
-    base: Record, model: Any, answers: dict[str, Vector], theta: Vector, target: Vector, test: ArrayTable
-) -> Iterator[Record]:
-    truth, before = model.predict(target, test.X), model.predict(theta, test.X)
-    change = float(np.linalg.norm(theta - target))
-    for method, answered in answers.items():
-        predicted = model.predict(answered, test.X)
-        yield {
-            **base, "method": method, "rho": float(np.linalg.norm(answered - target)) / change, "change": change,
-            "accuracy": float((predicted == test.y).mean()), "retrain_accuracy": float((truth == test.y).mean()),
-            "disagreement": float((predicted != truth).mean()),
-            "nothing_disagreement": float((before != truth).mean()),
-        }  # fmt: skip
-
-
-def sklearn_accuracy(train: ArrayTable, test: ArrayTable, seed: int) -> float:
-    """Test accuracy of scikit-learn's MLPClassifier of the same shape (on at most 50,000 rows, for time)."""
-    import warnings
-
-    from sklearn.neural_network import MLPClassifier
-
-    few = np.random.default_rng(seed).permutation(len(train.X))[:50_000]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        peer = MLPClassifier((10,), activation="tanh", max_iter=100, early_stopping=True, random_state=seed)
-        peer.fit(train.X[few], train.y[few])
-    return float(peer.score(test.X, test.y))
-
-
-def measure_sequence(
-    name: str, source: str, train: ArrayTable, model: str = "lr", requests: int = 100, r: int = 1, seed: int = 1
-) -> Iterator[Record]:
-    """Many requests one after the other on one unlearner; rho against a retrain without all of them."""
-    import time
-
-    u = L2UL(model, random_state=seed).fit(train.X, train.y)
-    rng = np.random.default_rng([seed, 79])
-    start = u.theta.copy()
-    order = rng.permutation(len(train.X))[: requests * r].reshape(requests, r)
-    seconds = []
-    for done, ids in enumerate(order, 1):
+def timed(u: L2UL, ids: Ids, rtol: float | None = None) -> tuple[Record, Vector]:
+    """Take the rows out of u: (what a record says of the answer, theta')."""
+    rows = plain(ids)
+    with quiet():
         begin = time.perf_counter()
-        u.unlearn(ids)
-        seconds.append(time.perf_counter() - begin)
-        if done in (1, 10, 30, requests):
-            target = u.model.fit(u.retained(), start=u.theta, tol=1e-10 if model == "lr" else 1e-9).theta
-            change = float(np.linalg.norm(start - target))
-            yield {
-                "experiment": "sequence", "dataset": name, "source": source, "n": train.n, "d": train.d,
-                "model": model, "method": "l2ul", "r": r, "requests": done, "seed": seed, "reanchored": 0,
-                "rho": float(np.linalg.norm(u.theta - target)) / change, "median_us": float(np.median(seconds)) * 1e6,
-            }  # fmt: skip
+        result = u.unlearn(rows, rtol=rtol)
+        seconds = time.perf_counter() - begin
+    error = result.error
+    known = None if error is None or not np.isfinite(error) else error
+    facts: Record = {"seconds": seconds, "error": known, "tier": result.tier, "due": result.due is not None}
+    return facts, np.array(result.theta)
+
+
+class Cell:
+    """Records of one request: everybody's answer beside the retrain `target`."""
+
+    def __init__(self, facts: Record, theta: Vector, target: Vector) -> None:
+        self.target, self.change = target, float(np.linalg.norm(theta - target))
+        self.facts = facts | {"change": self.change}
+        self.records: list[Record] = []
+
+    def add(self, method: str, found: Vector, **more: Any) -> None:
+        rho = relative(found, self.target, self.change)
+        self.records.append({**self.facts, "method": method, "order": None, "rtol": None, "rho": rho, **more})
+
+
+def measure(
+    dataset: str, source: str, train: ArrayTable, model: str, draws: int, done: Done, seed: int = 1
+) -> Iterator[Record]:  # fmt: skip
+    """Records of every kind of request on one dataset, those that are `done` left out."""
+    base: Record = {"dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": model, "seed": seed}
+    compare: LogisticRequests | MlpRequests | None = None
+    for asked, draw, ids in requests_of(train, draws, seed):
+        key = {"request": asked.name, "draw": draw}
+        if done(method=LAST, **key):
+            continue
+        if compare is None:  # a finished part needs no fit
+            compare = (LogisticRequests if model == "lr" else MlpRequests)(train, seed)
+        for record in compare.records(base | key | {"kind": asked.kind, "r": len(ids)}, ids):
+            own = {name: record[name] for name in ("method", "order", "rtol")}
+            if not done(**key, **own):
+                yield record
+
+
+#: The method whose record ends a request's.
+LAST = "retrain"
+#: rtol of the second answer of logistic regression and of the MLP.
+LR_RTOL, MLP_RTOL = 1e-3, 1e-2
+
+
+class LogisticRequests:
+    """Logistic regression fitted on a table, and everybody's answers to a request on it."""
+
+    def __init__(self, train: ArrayTable, seed: int) -> None:
+        self.train = train
+        self.u = L2UL("lr", random_state=seed).fit(train.X, train.y)
+        self.third = Scratch(self.u)
+        self.second = Scratch(L2UL("lr", order=2, random_state=seed).fit(train.X, train.y))
+        self.theta = np.asarray(self.u.model.fit(train, start=self.u.theta, tol=0.0).theta)
+        for scratch in (self.third, self.second):
+            warm_up(scratch)
+
+    def records(self, facts: Record, ids: Ids) -> list[Record]:
+        model, theta, rest = self.u.model, self.theta, self.train.without(ids)
+        target = np.asarray(model.fit(rest, start=theta, tol=0.0).theta)
+        cell = Cell(facts, theta, target)
+        cell.add("nothing", theta)
+        cell.add("newton", newton(self.u, self.train, ids, theta))
+        instant = self.third.renew()
+        said, found = timed(instant, ids)
+        cell.add(DEFAULT, found, order=3, **said, **self._beside(instant, found, rest, target, cell.change))
+        said, found = timed(self.third.renew(), ids, LR_RTOL)
+        cell.add(DEFAULT, found, order=3, rtol=LR_RTOL, **said)
+        said, found = timed(self.second.renew(), ids)
+        cell.add(DEFAULT, found, order=2, **said)
+        begin = time.perf_counter()
+        cold = np.asarray(model.fit(rest, tol=0.0).theta)
+        cell.add("retrain", cold, seconds=time.perf_counter() - begin)
+        return cell.records
+
+    def _beside(self, after: L2UL, found: Vector, rest: ArrayTable, target: Vector, change: float) -> Record:
+        """Of the instant answer: distance to its own retrain A'(rest), and what its refresh costs where one is due."""
+        own = sums_without(after.head, rest)
+        moved = float(np.linalg.norm(self.u.theta - own.theta))
+        same = copy.deepcopy(after.head).canonical().tobytes() == own.theta.tobytes()
+        facts: Record = {
+            "own_rho": relative(found, own.theta, moved), "own_equal": bool(same), "refresh_seconds": None,
+            "refreshed_rho": None,
+        }  # fmt: skip
+        if after.due is not None:
+            begin = time.perf_counter()
+            after.refresh()
+            facts["refresh_seconds"] = time.perf_counter() - begin
+            facts["refreshed_rho"] = relative(after.theta, target, change)
+        return facts
+
+
+class MlpRequests:
+    """The same for the MLP, over all rows: those that its anchor was made from are asked for like any other.
+
+    The retrain is that of A itself: the anchor without the forgotten rows, if it was made from any, and the optimum
+    around it. `refresh` makes that anchor; the optimum is then found from the refreshed theta (the target) and once
+    more from the old one ("retrain"). newton: the expert's step with the retained Hessian, around the old anchor.
+    """
+
+    def __init__(self, train: ArrayTable, seed: int) -> None:
+        self.train = train
+        self.u = L2UL("mlp", random_state=seed).fit(train.X, train.y)
+        self.theta = _optimum(self.u.model, train, self.u.theta)
+        self.scratch = Scratch(self.u)
+        warm_up(self.scratch, MLP_RTOL)
+
+    def records(self, facts: Record, ids: Ids) -> list[Record]:
+        theta, rest = self.theta, self.train.without(ids)
+        sealed = self.scratch.renew()
+        said, found = timed(sealed, ids)
+        begin = time.perf_counter()
+        sealed.refresh()
+        said["refresh_seconds"] = time.perf_counter() - begin
+        model, at = sealed.model, sealed.theta
+        target = _optimum(model, rest, at)
+        cell = Cell(facts, theta, target)
+        cell.add("nothing", theta)
+        cell.add("newton", newton(self.u, self.train, ids, theta))
+        cell.add(DEFAULT, found, **said, refreshed_rho=relative(at, target, cell.change))
+        said, found = timed(self.scratch.renew(), ids, MLP_RTOL)
+        cell.add(DEFAULT, found, rtol=MLP_RTOL, **said)
+        begin = time.perf_counter()
+        again = _optimum(model, rest, theta)
+        cell.add("retrain", again, seconds=time.perf_counter() - begin)
+        return cell.records
+
+
+def _optimum(model: Any, rows: ArrayTable, start: Vector) -> Vector:
+    """The MLP's optimum next to `start`, down to rounding."""
+    return np.asarray(model.fit(rows, start=start, tol=0.0, curvature=False).theta)
+
+
+def warm_up(scratch: Scratch, rtol: float | None = None) -> None:
+    """A request for one row, one for several, and a refresh: the first ones compile."""
+    u = scratch.renew()
+    with quiet():
+        u.unlearn([0])
+        u.unlearn(np.arange(1, 10), rtol=rtol)
+        u.refresh()

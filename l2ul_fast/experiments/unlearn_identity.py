@@ -1,0 +1,225 @@
+"""Byte identity of the state after requests, and what an attacker with the saved directory computes from it.
+
+Identity: rows are forgotten one by one and in groups, in random order. The integer sums must then equal, bit for bit,
+  without    sums made without these rows, from scratch, at the same anchor and scales
+  refit      what a fit on the rows that stay saves: the file of sums and theta
+  replaced   those of a twin in whose data other rows stood in their place before the fit
+The sums in memory are compared where both sides expand at the same point; the saved file and theta always, because
+`save` expands anew where that is due. "nothing" is the control: sums from which no row was taken differ from those
+without the rows.
+
+Records, experiment "unlearn-identity", one per (dataset, check, case):
+  dataset, source, n, d, model, method, check, case, seed, r (rows forgotten), requests (in how many steps)
+  same_point: whether both sides have the same anchor and scales; sums_equal: of the sums in memory, None elsewhere
+  file_equal, theta_equal: of the saved file of sums and of the loaded theta; sha256, other_sha256: of that file
+  due: whether the state was due before it was saved
+
+Reconstruction, experiment "unlearn-reconstruction": `l2ul_fast.unlearner.reconstruct` attacks the directory that a head
+saved after one row was forgotten, one record per (dataset, model, method, how, scene, draw):
+  scene: "saved" (what a user leaves behind), "deferred" (defer=True: what is due is not done yet),
+  "before and after" (the attacker also holds the directory of before: no deterministic method can hide the row)
+  attack: the best one; error, chance: relative error of its row and of the best guess; ratio: error / chance
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.experiments.contenders import DEFAULT, quiet
+from l2ul_fast.experiments.jobs import Done
+from l2ul_fast.experiments.unlearn_quality import sums_without
+from l2ul_fast.results import Record
+from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.artifact import read_header
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_kernels.request.claims import PRESENT
+
+Ids = NDArray[np.int64]
+
+IDENTITY, RECONSTRUCTION = "unlearn-identity", "unlearn-reconstruction"
+CHECKS = ("nothing", "without", "refit", "replaced")
+#: Rows that a case forgets: single ones mostly, whose twin has the same anchor more often than not.
+SIZES = (1, 1, 10, 1, 100)
+#: Rows of a group at most.
+GROUP = 12
+
+
+def schedule(ids: Ids, rng: np.random.Generator) -> list[Ids]:
+    """The requests of a case: half of the rows one by one, the others in groups, all in random order."""
+    order = rng.permutation(ids)
+    single, rest, parts = order[: -(-ids.size // 2)], order[-(-ids.size // 2) :], []
+    while rest.size:
+        k = int(rng.integers(1, GROUP + 1))
+        parts.append(rest[:k])
+        rest = rest[k:]
+    parts += [single[i : i + 1] for i in range(single.size)]
+    return [parts[i] for i in rng.permutation(len(parts))]
+
+
+def fit(X: NDArray[Any], y: NDArray[Any], seed: int) -> L2UL:
+    """The unlearner whose identity is looked at."""
+    return L2UL("lr", random_state=seed).fit(X, y)
+
+
+def forget(u: L2UL, parts: list[Ids]) -> L2UL:
+    """u after these requests, one after the other."""
+    with quiet():
+        for ids in parts:
+            u.unlearn(ids if ids.size > 1 else [int(ids[0])])
+    return u
+
+
+def sums_digest(directory: Path) -> str:
+    """SHA-256 of the file of sums in a saved directory."""
+    return hashlib.sha256((directory / read_header(directory).files["sums"].file).read_bytes()).hexdigest()
+
+
+def saved(u: L2UL, scratch: Path) -> tuple[str, bytes]:
+    """(SHA-256 of the file of sums, theta as it is loaded) after u is saved."""
+    with TemporaryDirectory(dir=scratch) as folder:
+        u.save(Path(folder) / "saved")
+        return sums_digest(Path(folder) / "saved"), L2UL.load(Path(folder) / "saved").theta.tobytes()
+
+
+def measure(
+    dataset: str, source: str, train: ArrayTable, test: ArrayTable, cases: int, scratch: Path, done: Done, seed: int = 1
+) -> Iterator[Record]:  # fmt: skip
+    """Records of `cases` sequences of requests on one dataset, each with every check."""
+    todo = [(case, check) for case in range(cases) for check in CHECKS if not done(case=case, check=check)]
+    if not todo:
+        return
+    u = fit(train.X, train.y, seed)
+    for case, check in todo:
+        rng = np.random.default_rng([seed, 81, case])
+        ids = np.sort(rng.choice(train.n, min(SIZES[case % len(SIZES)], train.n // 20), replace=False))
+        parts = schedule(ids, rng)
+        found = _check(u, train, test, check, ids, parts, rng, scratch, seed)
+        yield {
+            "dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": "lr", "check": check,
+            "method": "nothing" if check == "nothing" else DEFAULT, "case": case, "seed": seed, "r": ids.size,
+            "requests": len(parts), **found,
+        }  # fmt: skip
+
+
+def _check(
+    u: L2UL, train: ArrayTable, test: ArrayTable, check: str, ids: Ids, parts: list[Ids], rng: np.random.Generator,
+    scratch: Path, seed: int,
+) -> Record:  # fmt: skip
+    mine = u.copy() if check == "nothing" else forget(u.copy(), parts)
+    record: Record = {"due": mine.due is not None, "same_point": True, "sums_equal": None}
+    if check in ("nothing", "without"):
+        other = sums_without(mine.head, train.without(ids))
+        return record | {"sums_equal": bool(mine.head.sums.tobytes() == other.sums.tobytes())}
+    rest = np.delete(np.arange(train.n), ids)
+    if check == "refit":
+        twin = fit(train.X[rest], train.y[rest], seed)
+    else:
+        X, y = train.X.copy(), train.y.copy()
+        chosen = rng.integers(0, test.n, ids.size)
+        X[ids], y[ids] = test.X[chosen], test.y[chosen]
+        twin = fit(X, y, seed)
+    record["same_point"] = bool(
+        np.array_equal(mine.head.anchor, twin.head.anchor) and np.array_equal(mine.head.exponents, twin.head.exponents)
+    )
+    if check == "replaced":
+        forget(twin, parts)
+    if record["same_point"]:
+        record["sums_equal"] = bool(mine.head.sums.tobytes() == twin.head.sums.tobytes())
+    (digest, theta), (other_digest, other_theta) = saved(mine, scratch), saved(twin, scratch)
+    return record | {
+        "file_equal": digest == other_digest, "theta_equal": theta == other_theta, "sha256": digest,
+        "other_sha256": other_digest,
+    }  # fmt: skip
+
+
+# Reconstruction ------------------------------------------------------------------------------------------------------
+
+
+class Subject(NamedTuple):
+    """An unlearner that is attacked: how it is made, and whether its rows lie in arrays or in a file."""
+
+    how: str
+    model: str
+    method: str
+    options: dict[str, Any]
+    file: bool = False
+    cli: bool = False  #: the request goes through `l2ul unlearn`
+
+    @property
+    def head(self) -> str:
+        return str(self.options.get("head", "expansion"))
+
+
+SUBJECTS = (
+    Subject("order 3", "lr", DEFAULT, {}),
+    Subject("order 2", "lr", DEFAULT, {"order": 2}),
+    Subject("anchor at the optimum", "lr", DEFAULT, {"anchor": "optimum"}),
+    Subject("store_rows=False", "lr", DEFAULT, {"store_rows": False}),
+    Subject("file", "lr", DEFAULT, {}, file=True),
+    Subject("file, command line", "lr", DEFAULT, {}, file=True, cli=True),
+    Subject("arrays", "lr", "l2ul-learned", {"head": "learned"}),
+    Subject("arrays", "lr", "l2ul-kme", {"head": "kme"}),
+    Subject("arrays", "lr", "l2ul-paper", {"head": "paper"}),
+    Subject("arrays", "mlp", DEFAULT, {}),
+    Subject("arrays", "mlp", "l2ul-learned", {"head": "learned"}),
+    Subject("arrays", "mlp", "l2ul-paper", {"head": "paper"}),
+)
+SAVED, DEFERRED, BOTH = SCENES = ("saved", "deferred", "before and after")
+
+
+def measure_reconstruction(
+    subject: Subject, dataset: str, source: str, train: ArrayTable, path: Path, m: int, draws: int, scratch: Path,
+    done: Done, seed: int = 1,
+) -> Iterator[Record]:  # fmt: skip
+    """One row is forgotten, the directory saved, and every attack tried on it; `path` is the dataset file."""
+    from l2ul_fast.unlearner.reconstruct import INHERENT, reconstruct, verdict
+
+    scenes = (SAVED,) if subject.cli else SCENES
+    todo = [(d, scene) for d in range(draws) for scene in scenes if not done(draw=d, scene=scene)]
+    if not todo:
+        return
+    u = L2UL(subject.model, random_state=seed, m=m, **subject.options)
+    u = u.fit(path) if subject.file else u.fit(train.X, train.y)
+    data = (train.X, train.y) if not subject.options.get("store_rows", True) else None
+    for draw, scene in todo:
+        rng = np.random.default_rng([seed, 84, draw])
+        with TemporaryDirectory(dir=scratch) as folder, quiet():
+            before, after = Path(folder) / "before", Path(folder) / "after"
+            mine = u.copy()
+            mine.save(before)
+            row = int(rng.choice(np.flatnonzero(mine.status == PRESENT)))
+            shutil.copytree(before, after)
+            if subject.cli:
+                run = [sys.executable, "-m", "l2ul_fast.cli", "unlearn", str(after), "--rows", str(row)]
+                subprocess.run(run, check=True, capture_output=True)
+            else:
+                mine = L2UL.load(after)
+                if data is None:
+                    mine.unlearn([row])
+                else:
+                    mine.unlearn([row], train.X[[row]], train.y[[row]])
+                mine.save(after, defer=scene == DEFERRED)
+            truth = None if subject.file else (train.X[row], int(train.y[row]))
+            found = reconstruct(after, before if scene == BOTH else None, truth, data)
+        said = verdict(found)
+        best = said.best
+        if scene == BOTH:
+            known = [a for a in found if a.kind == INHERENT and a.error is not None]
+            best = min(known, key=lambda a: a.error or 0.0, default=best)
+        yield {
+            "dataset": dataset, "source": source, "n": u.n, "d": u.d, "model": subject.model, "method": subject.method,
+            "how": subject.how, "scene": scene, "r": 1, "draw": draw, "seed": seed,
+            "attack": None if best is None else best.name, "error": None if best is None else best.error,
+            "chance": said.chance, "attacks": len(found),
+            "ratio": None if best is None or best.error is None or not said.chance else best.error / said.chance,
+        }  # fmt: skip
