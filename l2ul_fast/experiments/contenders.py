@@ -45,6 +45,8 @@ ALL_METHODS = (*METHODS, *HEADS)
 CLEAN = ("retrain", "sisa")
 #: Rows per training pair of the paper's head for logistic regression.
 PAPER_ROWS = 1000
+#: Gradient down to which a head's own retrain is trained: far below what one row changes.
+OWN_TOL = 1e-9
 #: Requests shorter than this (seconds) are repeated, at most so often, for at most so long.
 SHORT, REPEATS, LONGEST = 0.005, 10, 0.01
 #: Share of the rows that may have left the copy that requests are timed on.
@@ -196,8 +198,8 @@ class Contender:
         model = method.model if answer.theta is None else WarmFit(method.model, answer.theta)
         self._made(rest).prepare(rest, model, method.seed)
 
-    def reference(self, ids: Ids) -> tuple[Vector, Vector] | None:
-        """(before, retrained) of its own training pipeline where that is not A's: rho is measured against these."""
+    def reference(self, ids: Ids, model: Any) -> tuple[Vector, Vector] | None:
+        """(before, retrained) of its own training where that is not A's (`model`): rho is measured against these."""
         own = getattr(self.method, "retrained", None)
         if own is None or self.theta is None or self.method.trains_like_A:
             return None
@@ -214,6 +216,7 @@ class Unlearner(Contender):
     def __init__(self, name: str, m: int | None = None) -> None:
         self.name, self._m = name, m
         self._cleanup = {}
+        self._optimum: tuple[Vector, Any] | None = None
 
     def prepare(self, table: ArrayTable, model: Any, seed: int) -> None:
         """Fit on the table. model: a name, or A itself, of which only the kind counts."""
@@ -262,8 +265,17 @@ class Unlearner(Contender):
             self._cleanup[r] = once(u.refresh)
         return self._cleanup[r]
 
-    def reference(self, ids: Ids) -> tuple[Vector, Vector] | None:
-        return None
+    def reference(self, ids: Ids, model: Any) -> tuple[Vector, Vector] | None:
+        """Of a head that trains the MLP with another anchor than A, or without: the optima near its own theta."""
+        own = self.u.model
+        if own.name == "lr" or (own.mu == model.mu and np.array_equal(own.anchor, model.anchor)):
+            return None
+        if self._optimum is None:
+            found = own.fit(self.table, start=self.theta, tol=OWN_TOL)
+            self._optimum = found.theta, found.hessian
+        start, metric = self._optimum
+        end = own.fit(self.table.without(ids), start=start, tol=OWN_TOL, metric=metric, curvature=False)
+        return start, end.theta
 
     def state_bytes(self) -> int:
         """What the head keeps, and the private copy of the rows."""

@@ -20,7 +20,6 @@ from l2ul_fast.results import Record
 from l2ul_fast.tables import FileTable
 from l2ul_fast.timing import Times, gain, gains, interleave, once, stolen_seconds
 from l2ul_fast.unlearner.draw import PairPlan, plan_pairs
-from l2ul_fast.unlearner.fitting import labels_of
 from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
 from l2ul_kernels import threads
 
@@ -73,7 +72,7 @@ def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: f
     that only multiply show what is lost without any memory or results: to the clusters' own business, the idle one's
     too, and to the host (`stolen`, its share).
     """
-    labels = labels_of(table)
+    labels = table.y[table.ids()]
     for name, m, s in PAIRS:
         m, s = max(20, int(m * share)), min(s, table.n // 4)
         model = LogisticModel(table.d) if name == "lr" else MLPModel(table.d)

@@ -148,7 +148,7 @@ def _round(
             "retrain_accuracy": float((truth == test.y).mean()),
             "disagreement": float((predicted != truth).mean()),
             "nothing_disagreement": float((unmoved != truth).mean()),
-            **_distance(method, answer, ids, target, before, change),
+            **_distance(method, arena.model, answer, ids, target, before, change),
             "change": change, "answer_seconds": answered, "unlearn_seconds": answered,
             "unlearn_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(answered, 1e-12)),
             "erased_seconds": erased_seconds(method, ids, answer, answered),
@@ -161,12 +161,12 @@ def _round(
 
 
 def _distance(
-    method: Contender, answer: Answer, ids: Ids, target: Answer, before: Vector | None, change: float
+    method: Contender, model: Any, answer: Answer, ids: Ids, target: Answer, before: Vector | None, change: float
 ) -> Record:
     """rho and what it was measured against; Retrain's own distance to the target is the noise floor."""
     if answer.theta is None:
         return {"rho": None, "reference": None}
-    own = method.reference(ids)
+    own = method.reference(ids, model)
     if own is not None:
         start, end = own
         moved = float(np.linalg.norm(start - end))
