@@ -6,12 +6,12 @@ from experiment_runs import check_figure, check_resume, run, tiny
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import sensitivity
-from l2ul_fast.experiments.unlearn_quality import answer
+from l2ul_fast.experiments.parts import answer
 from l2ul_fast.unlearner import L2UL
 
 NUMBERS = {
     "rows": {"lr": 1500}, "psi": (2, 8), "s": {"lr": (100, 400)}, "m": {"lr": (30, 120)},
-    "default": {"lr": (2, 400, 120)}, "r": (1, 20), "seeds": {"lr": 2}, "t": 10,
+    "default": {"lr": (2, 400, 120)}, "r": (1, 20), "seeds": {"lr": 2}, "t": 10, "anchor_rows": None,
 }  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def of(records, **key):
 
 def test_all_cells_and_references(records):
     found = records[2]
-    assert len(found) == 2 * 2 * 2 * (2 + 2 * 6)  # datasets, seeds, r; nothing, retrain, two methods x 3 x 2 values
+    assert len(found) == 2 * 2 * 2 * (2 + 3 * 6)  # datasets, seeds, r; nothing, retrain, three methods x 3 x 2 values
     assert {r["dataset"] for r in found} == {"susy", "higgs"}
     assert {r["source"] for r in found} == {"stand-in"}
     assert {r["rho"] for r in of(found, method="nothing")} == {1.0}
@@ -44,7 +44,7 @@ def test_default_value_is_the_same_cell_in_every_sweep(records):
 
 
 def test_what_depends_on_psi(records):
-    for method, values in (("l2ul-learned", 1), ("l2ul-paper", 2)):
+    for method, values in (("l2ul-learned", 1), ("l2ul-kme", 2), ("l2ul-paper", 2)):
         found = of(records[2], dataset="susy", method=method, seed=0, r=20, parameter="psi")
         assert len({r["rho"] for r in found}) == values
 
@@ -70,7 +70,7 @@ def test_heads_are_those_of_the_unlearner(records):
     """Built from parts here, but no other head than L2UL's own: similar rho on the same requests."""
     setting, _, found = records
     _, train, _ = setting.tables("higgs", 1500)
-    u = L2UL("lr", prior="none", m=120, s=400, t=10, random_state=5).fit(train.X, train.y)
+    u = L2UL("lr", head="learned", m=120, s=400, t=10, random_state=5).fit(train.X, train.y)
     ids = np.random.default_rng(3).choice(train.n, 20, replace=False)
     target = u.model.fit(train.without(ids), start=u.theta).theta
     rho = np.linalg.norm(answer(u, ids) - target) / np.linalg.norm(u.theta - target)
@@ -79,10 +79,14 @@ def test_heads_are_those_of_the_unlearner(records):
 
 
 def test_pairs_that_fail_are_recorded(tmp_path, monkeypatch):
-    def fails(*args, **options):
-        raise UserError("too few converged")
+    whole = sensitivity.make_pairs
 
-    monkeypatch.setattr(sensitivity, "full_pairs", fails)
+    def fails(trained, *args):
+        if trained.model.anchor is not None:
+            raise UserError("too few converged")
+        return whole(trained, *args)
+
+    monkeypatch.setattr(sensitivity, "make_pairs", fails)
     small = {"lr": (), "rows": {"mlp": 800}, "psi": (2,), "s": {"mlp": (100,)}, "m": {"mlp": (20,)}, "r": (1,)}
     small |= {"default": {"mlp": (2, 100, 20)}, "seeds": {"mlp": 1}, "anchor_rows": 200, "t": 10}
     setting = tiny(tmp_path, "sensitivity", **small)

@@ -3,11 +3,10 @@
 One of the three is varied, the others stay at the paper's defaults (psi = 4, s = 1000 or 3000 for the MLP, m = 1000;
 smaller in the quick profile). Theta and the retrains are computed once, pairs once per s and seed (fewer pairs are the
 first of them), cells once per psi and seed; only what depends on a value is made anew. What does not depend on it gives
-the same answer again: the learned head uses no cells, and for the anchored MLP its pairs hold all rows, so s is not in
-it either.
+the same answer again: the learned head uses no cells, and pairs of the anchored MLP hold all rows, so s is not in them.
 
 One record per (dataset, model, method, parameter, value, r, seed):
-  dataset, source, n, d, model, method ("l2ul-learned", "l2ul-paper"), r, seed
+  dataset, source, n, d, model, method ("l2ul-learned", "l2ul-kme", "l2ul-paper"), r, seed
   parameter ("psi", "s", "m"), value; psi, s, m: all three as used
   accuracy, retrain_accuracy, rho, disagreement, nothing_disagreement, change (see parts.score)
   pairs: how many converged, and were used
@@ -18,6 +17,7 @@ The MLP of l2ul-paper is trained without an anchor: its rho refers to the optimu
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,14 +26,17 @@ import numpy as np
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.parts import Ids, Numbers, Vector, chosen, numbers_of, pinned, score
-from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.draw import request
-from l2ul_fast.unlearner.pairs import Pairs, full_pairs, subset_pairs
-from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_fast.unlearner.steps import DirectStep, LinearStep
+from l2ul_fast.unlearner.heads.base import Rows
+from l2ul_fast.unlearner.heads.kme import Kme
+from l2ul_fast.unlearner.heads.learned import Learned
+from l2ul_fast.unlearner.heads.paper import Paper
+from l2ul_fast.unlearner.heads.sealed import counts_of, make_pairs, train_first
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.pairs import Pairs
 
 DATASETS = ("susy", "higgs")
 WIDE = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -55,7 +58,7 @@ PROFILES: dict[str, Numbers] = {
              "r": (1, 10, 100, 1000), "seeds": {"lr": 20, "mlp": 10}, "anchor_rows": 20_000, "t": 100},
 }  # fmt: skip
 PARAMETERS = ("psi", "s", "m")
-LEARNED, PAPER = METHODS = ("l2ul-learned", "l2ul-paper")
+LEARNED, REPAIRED, PAPER = METHODS = ("l2ul-learned", "l2ul-kme", "l2ul-paper")
 
 
 class Bench:
@@ -64,25 +67,18 @@ class Bench:
     def __init__(self, model: str, table: ArrayTable, numbers: Numbers, seed: int) -> None:
         self.table, self.numbers, self.seed = table, numbers, seed
         self.largest = max((*numbers["m"][model], numbers["default"][model][2]))
-        self.model: Any
-        self.plain: Any
-        if model == "lr":
-            self.model = self.plain = LogisticModel(table.d, len(table.classes))
-            self.found = self.model.fit(table)
-            self.plain_theta = self.found.theta
-        else:
-            self.plain = MLPModel(table.d, len(table.classes))
-            rows = np.random.default_rng([seed, 1]).permutation(table.n)[: numbers["anchor_rows"]]
-            anchor = self.plain.train_anchor(*table.take(np.sort(rows)), seed=seed)
-            self.model, self.found = self.plain.fit_anchored(table, anchor)
-            self.plain_theta = self.plain.fit(table, seed=seed, tol=1e-6).theta
+        self.options = L2UL(model, t=numbers["t"], anchor_rows=numbers["anchor_rows"], random_state=seed).params
+        own = train_first(table, self.options, anchored=True)
+        plain = own if model == "lr" else train_first(table, self.options, anchored=False)
+        self.trained = {name: plain if name == PAPER else own for name in METHODS}
         self._pairs: dict[Any, Pairs] = {}
         self._cells: dict[tuple[int, int], CellState] = {}
-        self._steps: dict[Any, tuple[Any, int]] = {}
+        self._heads: dict[Any, tuple[Any, int]] = {}
 
     def of(self, method: str) -> tuple[Any, Vector]:
         """(model, theta) that the method starts from."""
-        return (self.plain, self.plain_theta) if method == PAPER else (self.model, self.found.theta)
+        trained = self.trained[method]
+        return trained.model, trained.theta
 
     def target(self, method: str, ids: Ids) -> Vector:
         """The retrain that a method is compared with."""
@@ -92,17 +88,14 @@ class Bench:
         )
 
     def pairs(self, method: str, s: int, m: int, seed: int) -> Pairs:
-        full = method == LEARNED and self.model.name == "mlp"
-        key = (seed, "full" if full else s)
+        """The first m of those that are drawn with this s and seed."""
+        trained = self.trained[method]
+        key = (seed, "full" if anchored(trained.model) else s)
         if key not in self._pairs:
             # of earlier seeds nothing is needed again
             self._pairs = {k: held for k, held in self._pairs.items() if k[0] == seed}
-            rng = np.random.default_rng([self.seed, 5, seed, 0 if full else s])
-            X, y = self.table.X, self.table.y
-            if full:
-                self._pairs[key] = full_pairs(self.model, X, y, self.table.ids(), self.found, self.largest, rng)
-            else:
-                self._pairs[key] = subset_pairs(self.plain, self.table, y, self.largest, s, rng)
+            options = self.options | {"m": self.largest, "s": s, "random_state": [self.seed, 5, seed, s]}
+            self._pairs[key] = make_pairs(trained, self.table, options, lambda what, done, total: None)
         pairs = self._pairs[key]
         return pairs.without(np.arange(min(m, len(pairs)), len(pairs)))
 
@@ -113,30 +106,32 @@ class Bench:
             self._cells[seed, psi] = build
         return self._cells[seed, psi]
 
-    def step(self, method: str, psi: int, s: int, m: int, seed: int) -> tuple[Any, int]:
+    def head(self, method: str, psi: int, s: int, m: int, seed: int) -> tuple[Any, int]:
         """(the head trained with these values, pairs used)."""
-        full = self.model.name == "mlp"
-        key = (seed, method, s, m, psi) if method == PAPER else (seed, method, 0 if full else s, m)
-        if key not in self._steps:
-            self._steps = {k: v for k, v in self._steps.items() if k[0] == seed}
+        trained = self.trained[method]
+        key: tuple[Any, ...] = (seed, method, 0 if anchored(trained.model) else s, m, 0 if method == LEARNED else psi)
+        if key not in self._heads:
+            self._heads = {k: v for k, v in self._heads.items() if k[0] == seed}
             pairs = self.pairs(method, s, m, seed)
-            model, theta = self.of(method)
-            if method == PAPER:
-                from l2ul_fast.unlearner.network import train_direct
-
-                cells = self.cells(psi, seed)
-                weights = train_direct(pairs, cells, seed=seed).weights()
-                made: Any = DirectStep(model, weights, cells, theta, self.table.n)
+            options = self.options | {"psi": psi, "s": s, "m": m, "random_state": seed}
+            if method == LEARNED:
+                made: Any = Learned.of(trained, pairs, counts_of(self.table), options)[0]
             else:
-                made = LinearStep(model, np.ascontiguousarray(RidgeHead.fit(pairs.Z, pairs.T).W))
-            self._steps[key] = (made, len(pairs))
-        return self._steps[key]
+                kind = Kme if method == REPAIRED else Paper
+                made = kind.of(trained, pairs, self.table, self.cells(psi, seed).copy(), options)[0]
+            self._heads[key] = made, len(pairs)
+        return self._heads[key]
 
-    def answer(self, method: str, step: Any, ids: Ids) -> Vector:
-        if method == PAPER:
-            return np.asarray(step.peek(ids))
-        X, y = self.table.take(ids)
-        return np.asarray(step.move(X, y, ids, self.found.theta, self.table.n))
+    def answer(self, head: Any, ids: Ids) -> Vector:
+        """theta of a request, without taking it out of the head."""
+        tried = copy.deepcopy(head)
+        tried.forget(Rows(*self.table.take(ids), None, ids))
+        return np.asarray(tried.theta)
+
+
+def anchored(model: Any) -> bool:
+    """Whether its pairs hold all rows: an MLP's with an anchor do."""
+    return getattr(model, "anchor", None) is not None
 
 
 def cells_of(numbers: Numbers, model: str, n: int) -> list[tuple[str, int, dict[str, int]]]:
@@ -170,22 +165,22 @@ def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: 
             cell = {"method": method, "parameter": parameter, "value": value, "seed": seed, "r": r}
             if done(**key, **cell):
                 continue
-            model_, theta = bench.of(method)
+            model_, theta = bench.of(method if method in METHODS else LEARNED)
             family = (method == PAPER and model == "mlp", seed, r)
             if family not in targets:
                 ids = np.sort(request("random", r, None, train.y, np.random.default_rng([setting.seed, 77, seed, r])))
-                targets[family] = ids, bench.target(method, ids)
+                targets[family] = ids, bench.target(PAPER if family[0] else LEARNED, ids)
             ids, target = targets[family]
             extra: Record = {"status": "ok"}
             if parameter is None:
                 answered = theta if method == "nothing" else target
             else:
                 try:
-                    step, extra["pairs"] = bench.step(method, used["psi"], used["s"], used["m"], seed)
+                    head, extra["pairs"] = bench.head(method, used["psi"], used["s"], used["m"], seed)
                 except UserError as error:
                     yield {**facts, **cell, **used, "rho": None, "accuracy": None, "status": str(error)}
                     continue
-                answered = bench.answer(method, step, ids)
+                answered = bench.answer(head, ids)
             yield {**facts, **cell, **used, **extra, **score(model_, answered, theta, target, test)}
 
 
