@@ -30,7 +30,7 @@ from l2ul_fast.localworker import REPORTS
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.draw import plan_pairs
-from l2ul_fast.unlearner.fitting import labels_of
+from l2ul_fast.unlearner.heads.sealed import labels_of
 from l2ul_fast.unlearner.pairs import PairMaker, full_pairs, subset_pairs
 
 N, D = 6000, 5
@@ -496,7 +496,7 @@ def test_only_workers_with_a_core_to_spare_read_ahead(shards, monkeypatch, of_ho
     monkeypatch.setattr(counting, "available_cores", lambda: 2)
     monkeypatch.setattr(counting, "is_url", lambda path: url)
     monkeypatch.setattr(counting.stream, "stream_counts", lambda *a, ahead, **k: seen.append(ahead))
-    monkeypatch.setattr(counting, "_opened", lambda *a: None)
+    monkeypatch.setattr(counting, "opened_shard", lambda *a: None)
     held = counting._Held("ahead", sample_partitions(shards, 9, 4, random_state=0), False, "all", of_host)
     counting._count(held, shards[0], "", 0, 512)
     assert seen == [ahead]

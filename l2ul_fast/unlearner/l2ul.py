@@ -471,18 +471,27 @@ class L2UL:
         function of the data (linear models, the anchored MLP). Unlearning cannot be judged below it."""
         return fitting.noise_floor(self)
 
-    def refresh(self, reanchor: bool | None = None, progress: Progress | None = None) -> dict[str, Any]:
+    def refresh(
+        self, reanchor: bool | None = None, progress: Progress | None = None, client: Any = None
+    ) -> dict[str, Any]:
         """Make everything that is kept a function of the rows that stay: a new expansion where one is due; for heads
         without integer sums the optimum of these rows, and new pairs, seeds and maps where they held forgotten rows.
 
-        Returns what was done.
+        client: of dask.distributed, whose workers make the passes of a new expansion over a file; the result is the
+        same. Returns what was done.
         """
         if reanchor is not None:
             warnings.warn("`reanchor` has no effect any more: refresh always does what it takes", DeprecationWarning,
                           stacklevel=2)  # fmt: skip
         report: Report = progress or (lambda what, done, total: None)
         with self._lock:
-            done = self.head.refresh(self.retained(), np.flatnonzero(self.status == FORGOTTEN), report)
+            table, forgotten = self.retained(), np.flatnonzero(self.status == FORGOTTEN)
+            if client is not None and isinstance(self.head, Expansion):
+                from l2ul_fast.distributed.passes import SharedPasses
+
+                done = self.head.refresh(table, forgotten, report, SharedPasses(client, table))
+            else:
+                done = self.head.refresh(table, forgotten, report)
             self._flush_log()
             simple = {k: v for k, v in done.items() if isinstance(v, bool | int | float | str | None)}
             self.entries.append(entry("refresh", n=self.n, theta=self.theta, refreshed=simple))

@@ -50,7 +50,7 @@ OTHER_DIRECTIONS = 2.0
 #: Columns beyond 2 to the plus or minus this cannot be scaled.
 LARGEST_EXPONENT = 300
 #: Parameters up to which the Hessian is kept, and bytes of T, as a share of the rows' bytes, up to which T is.
-MOST_PARAMETERS, THIRD_SHARE = 4096, 1.0
+MOST_PARAMETERS, THIRD_SHARE = 2000, 1.0
 #: Parameters up to which T is kept whatever the number of rows (1.4 MB).
 SMALL_PARAMETERS = 100
 
@@ -79,6 +79,7 @@ class Expansion:
         self.model, self.loss = model, NAMES.index(model.loss_name)
         self.order, self.classes, self.where, self.weighted = order, classes, where, weighted
         self.penalty, self.exponents, self.sums = penalty, exponents, sums
+        self._first_error: float | None = None  # of the root at the expansion, where the optimum is known
         self.tier = f"order {order}"
         self.knows_error = order == 3 or self.loss == SQUARED
         p = self.p = anchor.size
@@ -120,7 +121,7 @@ class Expansion:
         if where == "grid":
             moments = passes.moments(np.ldexp(1.0, -exponents[:p]), float(np.ldexp(1.0, int(exponents[-1]))))
             widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents))
-            point = np.rint(theta / widths) * widths
+            point = np.rint(theta / widths) * widths + 0.0  # no -0.0, which would tell the sign of theta
         else:
             point = np.array(theta if where == "optimum" else anchor, np.float64)
             if point.shape != (p,) or not np.isfinite(point).all():
@@ -163,14 +164,22 @@ class Expansion:
         self._accumulate(X, y, weights, -1)
 
     def merge(self, other: Expansion) -> None:
-        """Add the sums of other rows, made at the same anchor and scales; UserError for another anchor."""
-        if self.kind != other.kind or self.loss != other.loss or not np.array_equal(self.anchor, other.anchor):
-            raise UserError("only expansions of one loss at one anchor can be merged: give both the same anchor")
-        mine, theirs = self.state[kernels.FACTS, : ints.SCALES], other.state[kernels.FACTS, : ints.SCALES]
-        if not np.array_equal(self.exponents, other.exponents) or not np.array_equal(mine, theirs):
+        """Add the sums of other rows, made at the same anchor and scales; UserError for another anchor, and where the
+        scales have no room for so many rows. Constant penalties add up."""
+        same = self.kind == other.kind and self.loss == other.loss and self.sums.shape == other.sums.shape
+        if not same or not np.array_equal(self.anchor, other.anchor) or self.penalty[1] != other.penalty[1]:
+            raise UserError("only expansions of one loss, order, penalty and anchor can be merged: give both the same")
+        if not np.array_equal(self.exponents, other.exponents) or self.weighted != other.weighted:
             raise UserError("only expansions with equal scales can be merged: sum all rows in one expansion")
+        rows = int(self.sums[0]) + int(other.sums[0])
+        if rows >= 1 << (62 - int(self.exponents[-1])):
+            raise UserError(f"the scales have no room for {rows} rows: sum all rows in one expansion")
+        changed = int(self.state[kernels.FACTS, kernels.DUE]) | int(other.state[kernels.FACTS, kernels.DUE])
         self.sums += other.sums
-        self._resolve()
+        self.penalty = (self.penalty[0] + other.penalty[0], self.penalty[1])
+        self.state[kernels.FACTS, kernels.CONSTANT] = self.penalty[0]
+        self.settle()
+        self._mark(changed & kernels.SCALE_CHANGED)
 
     def _accumulate(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
         before = self._tops.copy() if sign < 0 else None
@@ -195,7 +204,7 @@ class Expansion:
         facts, p = self.state[kernels.FACTS], self.p
         facts[kernels.DUE] = 0.0
         self._set_bounds()
-        self._first_error: float | None = None
+        self._first_error = None
         self.solve()
         theta = self.theta
         self.state[kernels.REFERENCE, :p] = theta
@@ -208,6 +217,8 @@ class Expansion:
             half = 0.5 * np.ldexp(1.0, self._widths())
         self.state[kernels.LOW, :p], self.state[kernels.HIGH, :p] = -half - shift, half - shift
         kernels.judge(self.sums, self.state, p)
+        if ints.fixed_point_bits(int(self.sums[0])) != self.exponents[-1]:
+            self._mark(kernels.WIDTH_CHANGED)
 
     def _widths(self) -> NDArray[np.int64]:
         at = ints.moments_at(self.p, self.classes)
@@ -266,7 +277,11 @@ class Expansion:
     @property
     def due(self) -> str | None:
         """Why one pass over the rows should make a new expansion, or None."""
-        return _reasons(int(self.state[kernels.FACTS, kernels.DUE]))
+        facts = self.state[kernels.FACTS]
+        if self.where == "optimum" and facts[kernels.DISTANCE] > 0.0:
+            return "the point of the expansion is the optimum of rows of which some have left"
+        bits = int(facts[kernels.DUE])
+        return "; ".join(text for bit, text in _REASONS.items() if bits & bit) or None
 
     @property
     def error(self) -> float | None:
@@ -290,9 +305,10 @@ class Expansion:
         if code == kernels.POLISH:
             self._resolve()
             return DONE, self.theta, self.error, self.due
-        if due:
-            return code, theta, error if self.knows_error else None, _reasons(due)
-        return code, theta, error if self.knows_error else None, None
+        known = error if self.knows_error else None
+        if due or self.where == "optimum":
+            return code, theta, known, self.due
+        return code, theta, known, None
 
     def warm(self, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]) -> None:
         """Compile, or load, what a request calls; nothing changes."""
@@ -330,28 +346,34 @@ class Expansion:
         if self.error is None or self.error > rtol:
             self.expand_anew(table)
 
-    def refresh(self, table: Any, forgotten: Ids, report: Report) -> dict[str, Any]:
-        """theta as a function of the integers alone; where a new expansion is due, that is made first."""
+    def refresh(self, table: Any, forgotten: Ids, report: Report, passes: Passes | None = None) -> dict[str, Any]:
+        """theta as a function of the integers alone; where a new expansion is due, that is made first, by `passes`."""
         due = self.due
-        if due is None and self.where == "optimum" and forgotten.size:
-            due = "the anchor is the optimum of rows of which some have left"
         if due is None:
             self.canonical()
             return {"expanded": False, "why": None}
         if table is None:
             raise UserError(f"a new expansion is due ({due}), but the rows are not kept (store_rows=False): fit again")
         report("expand at the rows that stay", 0, 1)
-        self.expand_anew(table)
+        self.expand_anew(table, passes)
         return {"expanded": True, "why": due}
 
-    def expand_anew(self, table: Any) -> None:
-        """Take over the expansion of the rows of `table`; a given anchor is kept."""
+    def expand_anew(self, table: Any, passes: Passes | None = None) -> None:
+        """Take over the expansion of the rows of `table`; a given anchor is kept.
+
+        passes: who makes them, this process if None; with others the fit is made of integer sums too.
+        """
         model = model_of_weight(self.model, self.penalty, table)
-        found = model.fit(table, start=self.theta)
+        if passes is not None:
+            found = fit_by_sums(model, passes, len(table.classes), self.weighted)
+        else:
+            found = model.fit(table, start=self.theta)
         if self.where == "optimum":
             found = polished(model, table, found)
         anchor: str | Vector = self.anchor if self.where == "given" else self.where
-        fresh = Expansion.build(self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty)
+        fresh = Expansion.build(
+            self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty, passes=passes
+        )
         self.__dict__.update(fresh.__dict__)
         self.tier = "new expansion"
 
@@ -420,14 +442,10 @@ class Expansion:
         penalty = (float(facts["penalty"][0]), float(facts["penalty"][1]))
         made = cls(model, order, classes, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"]))
         made.settle()
-        if facts["due"]:
-            made._mark(int(facts["due"]) & 15)
+        # whether the optimum is in its cell was known better when this was saved
+        made.state[kernels.FACTS, kernels.DUE] = int(made.state[kernels.FACTS, kernels.DUE]) & ~kernels.CELL
+        made._mark(int(facts["due"]) & 15)
         return made
-
-
-def _reasons(due: int) -> str | None:
-    """The reasons that the bits stand for."""
-    return "; ".join(text for bit, text in _REASONS.items() if due & bit) or None
 
 
 class OutOfScale(UserError):

@@ -1,0 +1,88 @@
+"""An expansion whose rows are summed by worker processes: bit for bit that of one process, also when a worker dies."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("distributed")
+
+from test_distributed import N, client, shards, write  # noqa: F401 - fixtures
+
+from l2ul_fast import L2UL, distributed
+from l2ul_fast.distributed.passes import SharedPasses
+from l2ul_fast.errors import UserError
+from l2ul_fast.models import LogisticModel
+from l2ul_fast.tables import ArrayTable, FileTable
+from l2ul_fast.unlearner.heads.expansion import fit_by_sums
+from l2ul_fast.unlearner.passes import LocalPasses
+
+
+def state(u):
+    return {name: array.tobytes() for name, array in u.head.arrays().items()} | {"theta": u.theta.tobytes()}
+
+
+@pytest.fixture(scope="module")
+def alone(shards):  # noqa: F811
+    return L2UL("lr").fit(shards, part="all")
+
+
+def test_a_fit_on_workers_gives_the_bytes_of_one_process(client, shards, alone):  # noqa: F811
+    assert state(L2UL("lr").fit(shards, part="all", client=client)) == state(alone)
+
+
+def test_one_worker_and_other_cuts_give_the_same_bytes(tmp_path, alone):
+    """Sums do not know how rows were cut into leaves; mean and scale of other shards differ in their last bits."""
+    with distributed.connect(workers=1) as other:
+        files = write(tmp_path / "same", (1000, 4001))
+        assert state(L2UL("lr").fit(files, part="all", client=other)) == state(alone)
+
+
+@pytest.mark.slow
+def test_eight_workers_give_the_same_bytes(shards, alone):  # noqa: F811
+    with distributed.connect(workers=8) as many:
+        assert state(L2UL("lr").fit(shards, part="all", client=many)) == state(alone)
+
+
+def test_a_killed_worker_changes_nothing(client, shards, alone):  # noqa: F811
+    found = {}
+    thread = threading.Thread(target=lambda: found.update(u=L2UL("lr").fit(shards, part="all", client=client)))
+    thread.start()
+    time.sleep(0.15)
+    victim = next(iter(client.run(os.getpid).values()))
+    os.kill(victim, signal.SIGKILL)
+    thread.join(120)
+    assert state(found["u"]) == state(alone)
+    assert victim not in client.run(os.getpid).values()
+
+
+def test_a_new_expansion_on_workers_leaves_forgotten_rows_out(client, shards):  # noqa: F811
+    rows = np.random.default_rng(0).permutation(N)[: N // 3]
+    by_workers, by_one = (L2UL("lr").fit(shards, part="all") for _ in range(2))
+    for u in (by_workers, by_one):
+        u.unlearn(rows)
+    assert by_one.due  # a third of the rows: the optimum moved
+    assert by_workers.refresh(client=client)["expanded"]
+    by_one.refresh()
+    assert state(by_workers) == state(by_one)
+    assert by_workers.due is None
+    kept = FileTable(shards, "all").without(rows)
+    wanted = LogisticModel(kept.d, 2, 1e-3).fit(kept, tol=0.0).theta
+    np.testing.assert_allclose(by_workers.theta, wanted, atol=1e-5)
+
+
+def test_the_fit_by_sums_is_the_fit(shards):  # noqa: F811
+    table = FileTable(shards, "all")
+    model = LogisticModel(table.d, 2, 1e-3)
+    found = fit_by_sums(model, LocalPasses(table), 2)
+    np.testing.assert_allclose(found.theta, model.fit(table).theta, atol=1e-9)
+    assert found.gradient_norm <= 1e-10
+
+
+def test_arrays_are_not_shared(client):  # noqa: F811
+    table = ArrayTable(np.zeros((10, 2)), np.zeros(10, np.uint8), [0, 1])
+    with pytest.raises(UserError, match="dataset files"):
+        SharedPasses(client, table)
