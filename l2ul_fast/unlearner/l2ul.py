@@ -565,6 +565,12 @@ class L2UL:
         """An independent unlearner in the same state."""
         return copy.deepcopy(self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> L2UL:
+        made = object.__new__(type(self))
+        with self._lock:
+            made.__setstate__({k: copy.deepcopy(v, memo) for k, v in self.__dict__.items() if k != "_lock"})
+        return made
+
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
             state = {key: value for key, value in self.__dict__.items() if key != "_lock"}

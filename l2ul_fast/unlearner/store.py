@@ -84,6 +84,12 @@ class FileStore:
     weights: ClassVar[NDArray[np.float64]] = _NO_WEIGHTS
     dtype = np.dtype(np.float32)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> FileStore:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> Any:
+        return _reopened, ([str(path) for path in self._table.shards.paths], self._table.part)
+
     def weights_of(self, ids: Ids) -> None:
         return None
 
@@ -128,6 +134,11 @@ class FileStore:
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> FileTable:
         return FileTable(self._table.shards, self._table.part, hidden, self._table.y)
+
+
+def _reopened(paths: list[str], part: str) -> FileStore:
+    """A FileStore in another process."""
+    return FileStore(FileTable(paths, part))
 
 
 class NoStore:
