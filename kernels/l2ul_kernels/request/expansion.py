@@ -77,8 +77,8 @@ LARGEST_SHARE = 0.5
 BIAS_SHARE, DISTANCE_SHARE = 0.2, 5e-4
 #: Relative error of the kept inverse above which `polish` makes it anew.
 STALEST = 0.004
-#: Steps of `polish` and `solve` at most; the relative size of a step that is rounding, and after which the next one is.
-ROUNDS, ROUNDING, ENOUGH = 40, 4e-16, 1e-9
+#: Steps of `polish` and `solve` at most; the relative size of a step that is rounding, and of one that is left out.
+ROUNDS, ROUNDING, ENOUGH = 40, 4e-16, 1e-13
 #: Steps with the kept inverse must shrink like this, else it is made anew; a last step that is small enough.
 SHRINK, SMALL = 0.1, 1e-12
 #: Rows of scratch before the matrix in `work`.
@@ -177,6 +177,12 @@ def claim_row(row: int, status: Any, y: Any, sums: Any, classes: int) -> int:
 
 
 @kernel()
+def _filled(sums: Any, at: int) -> int:
+    """How many of the scales of e, w, c and weights, counted from sums[at] on, have a row in their upper half."""
+    return (sums[at] > 0) + (sums[at + 1] > 0) + (sums[at + 2] > 0) + (sums[at + 3] > 0)
+
+
+@kernel()
 def subtract_row(
     row: int, X: Any, y: Any, weights: Any, sums: Any, state: Any, sign: int
 ) -> tuple[float, float, float, float]:
@@ -193,6 +199,7 @@ def subtract_row(
     e, w, c = e * weight, w * weight, c * weight
     tops, moments = tops_at(classes), moments_at(p, classes)
     second = moments + 2 * p
+    held = _filled(sums, tops + p)
     add_counts(e, w, c, weight, sign, counted, facts, sums, tops, p)
     add_first(
         u, p, sign * facts[MOMENT], sign * e * facts[FIRST], sign, sums[tops:], sums[moments:], sums[moments + p :]
@@ -200,7 +207,7 @@ def subtract_row(
     add_second(u, p, sign * w * facts[SECOND], sums, second)
     if classes:
         sums[U(2) + U(y[row])] += sign
-    emptied = 0
+    emptied = max(held - _filled(sums, tops + p), 0)
     for j in range(U(p)):
         emptied += (abs(u[j]) >= 0.5) & (sums[U(tops) + j] == 0)
     if emptied:
@@ -233,6 +240,8 @@ def forget_row(
     for j in range(U(p - 1)):
         X[row, j] = 0
     y[row] = 0
+    if weights.size:
+        weights[row] = 0.0
     left = sums[1] * facts[UNIT]
     if not _instant_step(state, p, e, w, c, facts[PER_WEIGHT] * weight, left):
         return POLISH, 0.0, 0
@@ -408,7 +417,8 @@ def polish(sums: Any, state: Any, p: int, work: Any) -> bool:
     for _ in range(ROUNDS):
         size, _merit = _step(sums, state, p, order, work)
         length = _length(state[DELTA], p)
-        done = size <= ENOUGH * length
+        rate = size / before if before < np.inf else SHRINK
+        done = rate * size <= ENOUGH * length
         if not done and not size < SHRINK * before:
             return False
         if size > ROUNDING * length:
@@ -448,13 +458,13 @@ def _solve(sums: Any, state: Any, p: int, work: Any) -> bool:
     start, trial = work[5], work[3]
     for j in range(p):
         start[j] = delta[j]
-    found = False
+    found, theta = False, _length(state[ANCHOR], p)  # at the optimum delta is nothing but rounding of theta
     for _ in range(ROUNDS):
         jacobian(sums, state, p, 3, work[WORK:])
         if not invert(p, state, work):
             break
         size, merit = _step(sums, state, p, 3, work)
-        if size <= ROUNDING * _length(delta, p):
+        if size <= ROUNDING * (_length(delta, p) + theta):
             found = True
             break
         for j in range(p):
@@ -464,14 +474,14 @@ def _solve(sums: Any, state: Any, p: int, work: Any) -> bool:
             for j in range(p):
                 delta[j] = trial[j] - share * work[4, j]
             after, after_merit = _step(sums, state, p, 3, work)
-            if abs(after_merit) < abs(merit) or after <= ROUNDING * _length(delta, p):
+            if abs(after_merit) < abs(merit) or after <= ROUNDING * (_length(delta, p) + theta):
                 better = True
                 break
             share *= 0.5
         if not better:  # rounding, or no way down
             for j in range(p):
                 delta[j] = trial[j]
-            found = size <= SMALL * _length(delta, p)
+            found = size <= SMALL * _length(delta, p) + 10 * ROUNDING * theta
             break
     if not found:  # Halley's step: three to fifteen times nearer than the root of order 2 where there is no root
         for j in range(p):
