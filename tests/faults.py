@@ -103,8 +103,8 @@ class Faults:
             self.calls.append(name)
             if self.stop_at is not None and len(self.calls) >= self.stop_at:
                 if self.error is None:
-                    if name == "write" and len(args[1]) > 1:
-                        real(args[0], args[1][: len(args[1]) // 2])
+                    if name in ("write", "pwrite") and len(args[1]) > 1:
+                        real(args[0], args[1][: len(args[1]) // 2], *args[2:])
                     if self.kill:
                         os.kill(os.getpid(), signal.SIGKILL)
                     self.crashed = True
@@ -164,8 +164,10 @@ class Faults:
             if now.startswith(node.synced):  # new or appended to: the size may be there without the data
                 tail = now[len(node.synced) :]
                 content = node.synced + chance.choice([b"", tail[: len(tail) // 2], bytes(len(tail)), tail])
-            else:
-                content = chance.choice([node.synced, now])
+            else:  # changed in place, which the disk does in pieces
+                cut = chance.randint(0, len(now))
+                mixed = now[:cut] + node.synced[cut:], node.synced[:cut] + now[cut:]
+                content = chance.choice([node.synced, now, *mixed])
             (self.directory / name).write_bytes(content)
 
 
