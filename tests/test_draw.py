@@ -19,7 +19,6 @@ from l2ul_fast.unlearner.draw import (
     draw_pairs,
     has_classes,
     log_uniform,
-    pairs_holding,
     plan_pairs,
     request,
 )
@@ -154,21 +153,6 @@ def test_requests():
         request(RANDOM, 600, X, y, rng)
     with pytest.raises(UserError, match="rows X"):
         request(CLUSTER, 3, None, y, rng)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 200_000), max_size=20))
-def test_pairs_holding_rows(seed, rows):
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(0, 200_000, (30, 50))
-    rows = [*rows, int(ids[4, 7]), int(ids[4, 7]) ^ (1 << 17)]
-    expected = np.flatnonzero(np.isin(ids, rows).any(axis=1))
-    np.testing.assert_array_equal(pairs_holding(ids, rows), expected)
-    starts = np.r_[0, np.sort(rng.integers(0, 1500, 9)), 1500]
-    flat = [k for k in range(10) if np.isin(ids.ravel()[starts[k] : starts[k + 1]], rows).any()]
-    np.testing.assert_array_equal(pairs_holding(ids.ravel(), rows, starts), flat)
-    np.testing.assert_array_equal(pairs_holding(ids.astype(np.uint32).ravel(), rows, starts), flat)
-    assert pairs_holding(ids, []).size == 0
 
 
 def test_bad_draws_are_one_sentence():

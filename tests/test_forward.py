@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.unlearner.features import pair_embeddings
+from l2ul_fast.unlearner.features import class_shifts, pair_embeddings
 from l2ul_fast.unlearner.network import UnlearnNetwork
 from l2ul_kernels import pack_cells, reference, reference_forward, threads
 from l2ul_kernels._rowsum import sum_rows
-from l2ul_kernels.forward import FEW, CorrectionForward, DirectForward
+from l2ul_kernels.forward import ALONE, FEW, DirectForward
 from l2ul_kernels.rowcounts import BLOCK, count_rows, count_sets
 from l2ul_kernels.threads import thread_limit
 
@@ -182,22 +182,6 @@ def cells_sum(w, cells):
     return padded
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), shapes, sizes, st.integers(2, 3), st.integers(1, 20), st.floats(-12, 2))
-def test_correction_forward_agrees_with_the_oracle(seed, shape, r, classes, p, log_ratio):
-    t, psi = shape
-    rng = np.random.default_rng(seed)
-    cells, packed, y = store(rng, 800, t, psi)
-    y = (y % classes).astype(np.uint8)
-    w = weights(rng, {"z": p, "mu_f_class": classes * t * psi, "log_ratio": 1}, (24, 9), p)
-    w["log_range"] = np.array([-8.0, -1.0], np.float32)
-    ids, z = rng.choice(800, r, replace=False), rng.normal(size=p)
-    expected = reference_forward.correction(cells[ids], y[ids], z, log_ratio, w, psi, classes)
-    forward = CorrectionForward(w, t, psi)
-    forward.compile(packed, y)
-    close(forward(packed, ids, y, z, log_ratio, np.empty(p)), expected)
-
-
 def test_torch_gives_the_same_numbers_as_the_compiled_forward():
     rng, cells, packed, w, theta, counts, forward = direct(3, t=25, p=29, hidden=(256, 64))
     network = UnlearnNetwork.from_weights(w)
@@ -206,15 +190,6 @@ def test_torch_gives_the_same_numbers_as_the_compiled_forward():
         mu_f = reference.cell_counts(cells[ids], 4).reshape(1, -1) / r
         theirs = network.predict(mu_D=counts.reshape(1, -1) / 3000, mu_f=mu_f, theta=theta[None])[0]
         close(forward(packed, ids, np.empty(29)), theirs)
-    y = rng.integers(0, 2, 3000).astype(np.uint8)
-    w = weights(rng, {"z": 29, "mu_f_class": 200, "log_ratio": 1}, (256, 64), 29)
-    w["log_range"] = np.array([-8.0, -1.0], np.float32)
-    network, forward = UnlearnNetwork.from_weights(w), CorrectionForward(w, 25, 4)
-    for r, ratio in ((1, -5.0), (700, -9.0)):
-        ids, z = rng.choice(3000, r, replace=False), rng.normal(size=29)
-        mu = reference.class_counts(cells[ids], y[ids], 4, 2).reshape(1, -1) / r
-        theirs = network.predict(z=z[None], mu_f_class=mu, log_ratio=np.array([ratio]))[0]
-        close(forward(packed, ids, y, z, ratio, np.empty(29)), theirs)
 
 
 def test_embeddings_of_pairs():
@@ -222,31 +197,54 @@ def test_embeddings_of_pairs():
     cells, packed, y = store(rng, 2000, 12, 4)
     ids = np.stack([rng.choice(2000, 80, replace=False) for _ in range(30)])
     r = rng.integers(1, 81, 30)
-    found = pair_embeddings(packed, ids, r, 12, 4, y=y, n_classes=3)
+    found = pair_embeddings(packed, ids, r, 12, 4)
     plain = pair_embeddings(cells, ids.ravel(), r, 12, 4, starts=np.arange(31) * 80, bits=8)
-    assert plain.mu_f_class is None
     np.testing.assert_array_equal(plain.mu_D, found.mu_D)
+    shifts = class_shifts(packed, ids, r, 12, 4, y, 3)
     for i in range(30):
         forget = ids[i, : r[i]]
+        part = reference.class_counts(cells[forget], y[forget], 4, 3) / r[i]
+        shift = part - reference.class_counts(cells[ids[i]], y[ids[i]], 4, 3) / 80
         expected = [
             (reference.cell_counts(cells[ids[i]], 4) / 80, found.mu_D),
             (reference.cell_counts(cells[forget], 4) / r[i], found.mu_f),
-            (reference.class_counts(cells[forget], y[forget], 4, 3) / r[i], found.mu_f_class),
+            (shift, shifts),
         ]
         for values, block in expected:
             np.testing.assert_array_equal(block[i], values.ravel().astype(np.float32))
     # pairs on all of D
-    whole = reference.cell_counts(cells, 4)
-    full = pair_embeddings(packed, ids[:, :5].ravel(), np.full(30, 5), 12, 4, starts=np.arange(31) * 5, whole=whole)
+    whole, starts = reference.cell_counts(cells, 4), np.arange(31) * 5
+    some = ids[:, :5].ravel()
+    full = pair_embeddings(packed, some, np.full(30, 5), 12, 4, starts=starts, whole=whole)
     np.testing.assert_allclose(full.mu_D, np.tile(whole.ravel() / 2000, (30, 1)), rtol=1e-6)
-    with pytest.raises(ValueError, match="forget part"):
-        pair_embeddings(packed, ids, np.zeros(30, int), 12, 4)
-    with pytest.raises(ValueError, match="forget part"):
-        pair_embeddings(packed, ids, r + 80, 12, 4)
+    by_class = reference.class_counts(cells, y, 4, 3)
+    shifts = class_shifts(packed, some, np.full(30, 5), 12, 4, y, 3, starts=starts, whole=by_class)
+    part = reference.class_counts(cells[some[:5]], y[some[:5]], 4, 3) / 5
+    np.testing.assert_allclose(shifts[0], (part - by_class / 2000).ravel(), atol=1e-7)
+    for function, labels in ((pair_embeddings, ()), (class_shifts, (y, 3))):
+        for wrong in (np.zeros(30, int), r + 80):
+            with pytest.raises(ValueError, match="forget part"):
+                function(packed, ids, wrong, 12, 4, *labels)
+
+
+def test_shifts_do_not_depend_on_how_many_pairs_are_counted_at_a_time(monkeypatch):
+    rng = np.random.default_rng(9)
+    _, packed, y = store(rng, 500, 7, 5)
+    ids, r = np.stack([rng.choice(500, 40, replace=False) for _ in range(23)]), rng.integers(1, 30, 23)
+    at_once = class_shifts(packed, ids, r, 7, 5, y, 3)
+    monkeypatch.setattr("l2ul_fast.unlearner.features.AT_ONCE", 4 * 7 * 5 * 3)
+    np.testing.assert_array_equal(class_shifts(packed, ids, r, 7, 5, y, 3), at_once)
+
+
+def test_very_many_rows_are_counted_on_all_threads():
+    rng, cells, packed, w, theta, counts, forward = direct(7, n=ALONE + 5000)
+    ids = rng.permutation(ALONE + 5000)[: ALONE + 1]
+    expected = reference_forward.direct(cells[ids], counts.ravel() / (ALONE + 5000), theta, w, 4)
+    close(forward(packed, ids, np.empty(7)), expected)
 
 
 def test_bad_input_is_one_sentence():
-    rng, _, packed, w, *_ = direct(5)
+    _, _, packed, w, *_ = direct(5)
     y = np.zeros(3000, np.uint8)
     holes = {**w, "W2": np.full_like(w["W2"], np.nan)}
     one = np.array([[0, 1]])
@@ -261,11 +259,9 @@ def test_bad_input_is_one_sentence():
         (ValueError, "to match the store", lambda: count_rows(packed, [1], 10, 4, y[1:], 2)),
         (ValueError, "bounds", lambda: count_sets(packed, [1], one + 1, 10, 4)),
         (ValueError, "NaN", lambda: DirectForward(holes, 10, 4)),
-        (ValueError, "W1.mu_f", lambda: DirectForward(w, 11, 4)),
+        (ValueError, "W1.mu_D", lambda: DirectForward(w, 11, 4)),
         (ValueError, "W3", lambda: DirectForward({**w, "W3": w["W3"][:-1]}, 10, 4)),
-        (ValueError, "rows", lambda: DirectForward({**w, "W1.theta": w["W1.theta"][:-1]}, 10, 4)),
-        (ValueError, "log_range", lambda: CorrectionForward(
-            weights(rng, {"z": 7, "mu_f_class": 80, "log_ratio": 1}, (8, 8), 7), 10, 4)),
+        (ValueError, "W1.theta", lambda: DirectForward({**w, "W1.theta": w["W1.theta"][:-1]}, 10, 4)),
     ]  # fmt: skip
     for error, text, call in cases:
         with pytest.raises(error, match=text):

@@ -1,14 +1,13 @@
-"""Kernels of the networks' forward; see forward.py.
+"""Kernels of the network's forward; see forward.py.
 
 Everything a network does to a request is one primitive: add some rows of a matrix, each times a number, to a vector.
 The first layer adds one row of weights per cell of a forgotten row (or per non-empty cell when many rows leave), a
 later layer one row per active unit. Weights lie in one flat float32 buffer `net`, because each array argument of a
 compiled function costs a tenth of a microsecond:
 
-    sizes (HEADER) | base (h1) | W1 of cells (C t psi, h1) | W1 of dense inputs (q, h1)
-                   | W2 (h1, h2) | b2 | W3 (h2, p) | b3
+    sizes (HEADER) | base (h1) | W1 of mu_f (t psi, h1) | W2 (h1, h2) | b2 | W3 (h2, p) | b3
 
-with sizes = t, psi, h1, h2, p, C t psi, q, lowest and highest log(r/n), as floats.
+with sizes = t, psi, h1, h2, p, t psi, as floats.
 
 What a row costs is reading its weights. With cells of two bits (psi = 4) the sums for all pairs of cells of two
 neighbouring partitions are kept too, and half as many rows have to be read: `twos` (16 t / 2, 2 h1) has W1 of mu_f and
@@ -23,22 +22,6 @@ import numpy as np
 
 from l2ul_kernels._jit import kernel
 from l2ul_kernels._rowsum import sum_rows
-from l2ul_kernels.request import DONE, ask_for, claim_labelled, forget_stored
-from l2ul_kernels.request_held import (
-    BITS,
-    ITEM,
-    asked_for,
-    cell_counts,
-    own_double,
-    own_integers,
-    own_single,
-    parameters,
-    row_cells,
-    row_marks,
-    rows_double,
-    rows_single,
-    totals_and_times,
-)
 
 HEADER = 16
 CONTRACT = ("contract",)
@@ -89,8 +72,8 @@ def _active(values: Any, n: int, places: Any, kept: Any) -> int:
 
 
 @kernel()
-def _unpack_places(packed: Any, row: int, bits: int, t: int, psi: int, first: int, places: Any, at: int) -> None:
-    """places[at + q] = first + q * psi + cell q of the row."""
+def _unpack_places(packed: Any, row: int, bits: int, t: int, psi: int, places: Any, at: int) -> None:
+    """places[at + q] = q * psi + cell q of the row."""
     mask, b = U((1 << bits) - 1), U(bits)
     word, filled, byte = U(0), U(0), 0
     for q in range(t):
@@ -98,23 +81,17 @@ def _unpack_places(packed: Any, row: int, bits: int, t: int, psi: int, first: in
             word |= U(packed[row, byte]) << filled
             filled += U(8)
             byte += 1
-        places[at + q] = first + q * psi + np.int64(word & mask)
+        places[at + q] = q * psi + np.int64(word & mask)
         word >>= b
         filled -= b
 
 
 @kernel()
-def _cells_of(
-    packed: Any, ids: Any, y: Any, bits: int, t: int, psi: int, n_classes: int, places: Any, values: Any
-) -> int:
-    """Which rows of the first layer's weights a request adds (places), each once (values); returns how many.
-
-    A row of class c uses the weights from c * t * psi on; y (n,) is not read when n_classes is 1.
-    """
+def _cells_of(packed: Any, ids: Any, bits: int, t: int, psi: int, places: Any, values: Any) -> int:
+    """Which rows of the first layer's weights a request adds (places), each once (values); returns how many."""
     r = len(ids)
     for i in range(r):
-        first = np.int64(y[ids[i]]) * t * psi if n_classes > 1 else 0
-        _unpack_places(packed, ids[i], bits, t, psi, first, places, i * t)
+        _unpack_places(packed, ids[i], bits, t, psi, places, i * t)
     for k in range(r * t):
         values[k] = 1
     return r * t
@@ -148,7 +125,7 @@ def _finish(net: Any, hidden: Any, places: Any, values: Any, room: Any, out: Any
     """From the first layer's sums `hidden` (h1) to the output: ReLU, W2, ReLU, W3. room (h2 + p,) is scratch."""
     h1, h2, wide = np.int64(net[2]), np.int64(net[3]), np.int64(net[4])
     second, third = room[:h2], room[h2 : h2 + wide]
-    w2 = HEADER + h1 * np.int64(1 + net[5] + net[6])
+    w2 = HEADER + h1 * np.int64(1 + net[5])
     w3 = w2 + (h1 + 1) * h2
     _copy(net, w2 + h1 * h2, h2, second)
     sum_rows(net, w2, h2, h2, places, values, _active(hidden, h1, places, values), second)
@@ -186,44 +163,18 @@ def direct_forward(packed: Any, ids: Any, bits: int, net: Any, twos: Any, out: A
         sum_rows(twos, 0, h1, 2 * h1, places, values, m, sums)
         _add_base(net, len(ids), sums)
     else:
-        m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+        m = _cells_of(packed, ids, bits, t, psi, places, values)
         _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
 
 
 @kernel(fastmath=CONTRACT)
-def correction_forward(packed: Any, ids: Any, y: Any, bits: int, z: Any, log_ratio: float, net: Any, out: Any) -> None:
-    """What the correction network adds to W z, (p,), for a few stored rows ids (r,) with labels y (n,); z (p,)."""
-    t, psi, h1, cells = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[5])
-    most: Any = max(len(ids) * t, h1, len(z) + 1)
-    places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
-    m = _cells_of(packed, ids, y, bits, t, psi, cells // (t * psi), places, values)
-    _first_layer(net, places, values, m, len(ids), sums)
-    _dense(net, z, log_ratio, places, values, sums)
-    _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
-
-
-@kernel(fastmath=CONTRACT)
-def _dense(net: Any, z: Any, log_ratio: float, places: Any, values: Any, sums: Any) -> None:
-    """Add what z (p,) and log(r/n), kept within its range, contribute to the first layer."""
-    h1, cells, q = np.int64(net[2]), np.int64(net[5]), len(z)
-    for k in range(q):
-        places[k] = k
-        values[k] = z[k]
-    places[q] = q
-    values[q] = min(max(np.float32(log_ratio), net[7]), net[8])
-    sum_rows(net, HEADER + h1 * (1 + cells), h1, h1, places, values, q + 1, sums)
-
-
-@kernel(fastmath=CONTRACT)
-def counts_forward(counts: Any, r: int, z: Any, log_ratio: float, net: Any, out: Any) -> None:
-    """Either network from counts, 1-d int64 (C t psi), of r >= 1 rows; an empty z means the direct head."""
+def counts_forward(counts: Any, r: int, net: Any, out: Any) -> None:
+    """The same from counts, 1-d int64 (t psi), of r >= 1 rows."""
     h1, cells = np.int64(net[2]), np.int64(net[5])
-    most: Any = max(cells, h1, len(z) + 1)
+    most: Any = max(cells, h1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     _first_layer(net, places, values, _filled_cells(counts, places, values), r, sums)
-    if len(z):
-        _dense(net, z, log_ratio, places, values, sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
 
 
@@ -259,7 +210,7 @@ def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_l
     t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
     most = len(ids) * t
     places, values, gone = np.empty(most, np.int64), np.empty(most, np.float64), np.zeros(h1, np.float64)
-    m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+    m = _cells_of(packed, ids, bits, t, psi, places, values)
     add_rows(memory, 0, h1, places, values, m, gone)
     for j in range(h1):
         total[j] -= gone[j]
@@ -286,44 +237,13 @@ def direct_move(
         sum_rows(twos, 0, 2 * h1, 2 * h1, places, values, m, both)
         _add_base(net, len(ids), sums)
     else:
-        m = _cells_of(packed, ids, ids, bits, t, psi, 1, places, values)
+        m = _cells_of(packed, ids, bits, t, psi, places, values)
         sum_rows(memory, 0, h1, h1, places, values, m, gone)
         _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, room[most + 2 * h1 :], out)
     for j in range(h1):
         total[j] -= gone[j]
     _set_base(memory, total, n_left, out, net, places, values, sums)
-
-
-@kernel()
-def _request(table: Any, ids: Any, X: Any, k: int, n: int, now: float) -> int:
-    gone, y = row_marks(table)
-    left, counts = cell_counts(table)
-    packed, memory, total = row_cells(table), own_single(table, 0), own_double(table, 1)
-    net, twos, room = own_single(table, 2), own_single(table, 3), own_single(table, 4)
-    places = own_integers(table, 5)
-    ask_for(ids, X, y, packed)
-    refusal = claim_labelled(ids, gone, y, left)
-    if refusal >= 0:
-        return refusal
-    out = parameters(table)[k + 1]
-    direct_move(packed, ids, table[BITS], memory, total, n - 1, net, twos, places, room, out)
-    forget_stored(packed, ids, table[BITS], counts, X, y)
-    totals_and_times(table)[1][k] = now
-    return DONE
-
-
-@kernel()
-def direct_request(table: Any, row: int, k: int, n: int, now: float) -> int:
-    """A whole request for one of n rows as one call: claim_labelled, direct_move, forget_stored, and its notes.
-
-    `table` is that of a Held whose own arrays are memory, total, net, twos, room, places. Returns DONE, or what
-    the claim refuses; then nothing has changed but what is noted for k.
-    """
-    ids = asked_for(table, k, row)
-    if table[ITEM] == 4:
-        return _request(table, ids, rows_single(table), k, n, now)
-    return _request(table, ids, rows_double(table), k, n, now)
 
 
 @kernel(fastmath=CONTRACT)

@@ -1,4 +1,4 @@
-"""Slow NumPy versions of the networks' forward, in float64: what forward.py must agree with."""
+"""Slow NumPy version of the network's forward, in float64: what forward.py must agree with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_kernels.reference import cell_counts, class_counts
+from l2ul_kernels.reference import cell_counts
 
 
 def layers(blocks: Mapping[str, NDArray[Any]], weights: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
@@ -26,14 +26,3 @@ def direct(
     """theta' of the direct head for the forgotten rows' cells (r, t); mu_D (t * psi,)."""
     mu_f = cell_counts(cells, psi).ravel() / len(cells)
     return layers({"mu_D": mu_D, "mu_f": mu_f, "theta": theta}, weights)
-
-
-def correction(
-    cells: NDArray[Any], y: NDArray[Any], z: NDArray[Any], log_ratio: float, weights: Mapping[str, NDArray[Any]],
-    psi: int, n_classes: int,
-) -> NDArray[np.float64]:  # fmt: skip
-    """What the network adds to W z, for the forgotten rows' cells (r, t) and labels y (r,); log_ratio = log(r / n)."""
-    mu = class_counts(cells, y, psi, n_classes).ravel() / len(cells)
-    low, high = weights["log_range"]
-    ratio = np.array([np.clip(log_ratio, low, high)])
-    return layers({"z": z, "mu_f_class": mu, "log_ratio": ratio}, weights)

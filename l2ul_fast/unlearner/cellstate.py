@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.store import ArrayStore, Store
 from l2ul_kernels import (
     Partitions,
     assign_cells,
@@ -20,9 +19,13 @@ from l2ul_kernels import (
     sample_row_ids,
     unpack_cells,
 )
-from l2ul_kernels.request import forget_cells, forget_stored
+from l2ul_kernels.request.claims import forget_cells
 
 Ids = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+#: Rows whose stored cells are looked at together.
+CHECKED_ROWS = 65_536
 
 
 class CellState:
@@ -34,33 +37,63 @@ class CellState:
         self.bits = bits_per_cell(self.psi)
 
     @classmethod
+    def empty(cls, partitions: Partitions, size: int, n_classes: int) -> CellState:
+        """Of no rows yet, for row numbers below `size`."""
+        t, psi = partitions.n_partitions, partitions.n_seeds
+        packed = np.zeros((size, packed_width(t, psi)), np.uint8)
+        return cls(partitions, packed, np.zeros((n_classes, t, psi), np.int64))
+
+    @classmethod
     def build(cls, table: Table, size: int, t: int, psi: int, random_state: Any) -> CellState:
         """Draw seeds from the rows of `table` and assign all of them; `size` is the largest row number + 1."""
         ids = table.ids()
         seed_ids = ids[sample_row_ids(table.n, t, psi, random_state)]
         rows, _ = table.take(seed_ids.ravel())
-        partitions = Partitions.from_seeds(rows.reshape(t, psi, table.d), seed_ids)
-        state = cls(
-            partitions,
-            np.zeros((size, packed_width(t, psi)), np.uint8),
-            np.zeros((len(table.classes), t, psi), np.int64),
-        )
+        state = cls.empty(Partitions.from_seeds(rows.reshape(t, psi, table.d), seed_ids), size, len(table.classes))
         done = 0
         for X, y in table.blocks():
-            cells = assign_cells(X, partitions)
-            state.packed[ids[done : done + len(X)]] = pack_cells(cells, psi)
-            counts_from_cells(cells, psi, y, len(table.classes), out=state.counts)
+            state.add(X, y, ids[done : done + len(X)])
             done += len(X)
         return state
 
-    def forget(self, ids: Ids, y: NDArray[np.uint8], at: Ids, store: Store) -> None:
-        """Take rows with classes y[at] out of the counts (exact integers); overwrite their cells and what `store`
-        holds of them."""
-        if isinstance(store, ArrayStore):  # one call instead of two
-            forget_stored(self.packed, ids, self.bits, self.counts, store.X, store.y)
-        else:
-            forget_cells(self.packed, ids, y, at, self.bits, self.counts)
-            store.erase(ids)
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) rows of each class."""
+        return np.asarray(self.counts[:, 0].sum(axis=1))
+
+    # Rows come and go ------------------------------------------------------------------------------------------------
+
+    def add(self, X: NDArray[Any], y: NDArray[np.uint8], ids: Ids) -> None:
+        """Rows X (r, d) with classes y (r,) and numbers ids (r,): store their cells and count them."""
+        cells = assign_cells(X, self.partitions)
+        self.packed[ids] = pack_cells(cells, self.psi)
+        counts_from_cells(cells, self.psi, y, len(self.counts), out=self.counts)
+
+    def revert(self, y: NDArray[np.uint8], ids: Ids) -> None:
+        """Take rows ids (r,) with classes y (r,) out of the counts (exact integers) and zero their cells."""
+        forget_cells(self.packed, ids, y, np.arange(ids.size), self.bits, self.counts)
+
+    def merge(self, other: CellState) -> None:
+        """Add the rows of another state with the same seeds, none of which is in this one."""
+        if not self.partitions.same_as(other.partitions) or len(self.counts) != len(other.counts):
+            raise UserError("only cells of the same seeds and classes can be merged: give both the same partitions")
+        if self.packed.shape != other.packed.shape:
+            raise UserError("only cells of the same row numbers can be merged: make both for the same number of rows")
+        self.counts += other.counts
+        self.packed |= other.packed
+
+    def copy(self) -> CellState:
+        """One whose counts and stored cells are its own."""
+        return CellState(self.partitions, self.packed.copy(), self.counts.copy())
+
+    def __getstate__(self) -> Arrays:
+        return self.arrays()  # what partitions have made for the kernels holds addresses: it is made again
+
+    def __setstate__(self, state: Arrays) -> None:
+        partitions = Partitions.from_seeds(state["cells.seeds"], state["cells.seed_rows"])
+        self.__init__(partitions, state["cells.packed"], state["cells.counts"])  # type: ignore[misc]
+
+    # Seeds -----------------------------------------------------------------------------------------------------------
 
     def seeds_among(self, ids: Ids) -> NDArray[np.int64]:
         """Numbers of the partitions that have one of these rows as a seed."""
@@ -98,6 +131,35 @@ class CellState:
             done += len(X)
         self.partitions = Partitions.from_seeds(seeds, held)
         return int(changed.size)
+
+    # Keep ------------------------------------------------------------------------------------------------------------
+
+    def arrays(self) -> Arrays:
+        """All of it."""
+        return {
+            "cells.packed": self.packed, "cells.counts": self.counts,
+            "cells.seeds": np.asarray(self.partitions.seeds), "cells.seed_rows": np.asarray(self.partitions.row_ids),
+        }  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, d: int) -> Self:
+        """What `arrays` gave; ValueError where they do not fit each other, since compiled code trusts them."""
+        packed, counts = np.array(arrays["cells.packed"]), np.array(arrays["cells.counts"])
+        seeds, rows = arrays["cells.seeds"], np.array(arrays["cells.seed_rows"])
+        if seeds.ndim != 3 or seeds.shape[2] != d or rows.shape != seeds.shape[:2] or rows.dtype != np.int64:
+            raise ValueError("the seeds of the partitions")
+        t, psi, _ = seeds.shape
+        if (
+            packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != packed_width(t, psi)
+            or counts.dtype != np.int64 or counts.ndim != 3 or counts.shape[1:] != (t, psi) or counts.min() < 0
+            or (counts.sum(axis=2) != counts[:, :1].sum(axis=2)).any()
+        ):  # fmt: skip
+            raise ValueError("the cells of the rows, which do not fit their counts")
+        if psi & (psi - 1):  # with a power of two every pattern of bits is a cell
+            for start in range(0, len(packed), CHECKED_ROWS):
+                if unpack_cells(packed[start : start + CHECKED_ROWS], t, psi).max(initial=0) >= psi:
+                    raise ValueError("the cells of the rows, of which some do not exist")
+        return cls(Partitions.from_seeds(np.array(seeds), rows), packed, counts)
 
 
 def _draw_others(ids: Ids, held: Ids, k: int, rng: np.random.Generator) -> Ids:

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import prange
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_kernels._jit import ensure_compiled
-from l2ul_kernels.threads import parallel_entry
 
 Ids = NDArray[np.int64]
 #: The rows themselves, or a function that reads rows by their numbers.
@@ -248,35 +246,3 @@ def draw_forget_sets(
         sets.append(ids)
     starts = np.concatenate([[0], np.cumsum([len(s) for s in sets])]).astype(np.int64)
     return np.concatenate([np.zeros(0, np.int64), *sets]), starts
-
-
-@numba.njit(nogil=True, parallel=True, cache=True)
-def _holding(ids, starts, rows, table, out):  # type: ignore[no-untyped-def]
-    """out[i] = whether any of ids[starts[i] : starts[i + 1]] is in the sorted `rows`; table marks their low bits."""
-    mask = len(table) - 1
-    for i in prange(len(out)):
-        for k in range(starts[i], starts[i + 1]):
-            row = np.int64(ids[k])
-            if table[row & mask]:
-                place = np.searchsorted(rows, row)
-                if place < len(rows) and rows[place] == row:
-                    out[i] = True
-                    break
-
-
-def pairs_holding(ids: NDArray[Any], rows: ArrayLike, starts: ArrayLike | None = None) -> Ids:
-    """Numbers of the pairs that have any of `rows`; ids (m, s), or flat with `starts` (m + 1,), int64 or uint32."""
-    rows = np.unique(np.asarray(rows, np.int64))
-    if starts is None:
-        m, s = ids.shape
-        starts = np.arange(m + 1) * s
-    starts = np.ascontiguousarray(starts, np.int64)
-    out = np.zeros(len(starts) - 1, bool)
-    table = np.zeros(1 << 16, bool)  # small enough for the nearest cache, large enough to turn most ids away
-    table[rows & (len(table) - 1)] = True
-    flat = np.ascontiguousarray(ids, None if ids.dtype == np.uint32 else np.int64).reshape(-1)
-    with parallel_entry():
-        key = ("pairs holding", flat.dtype, flat.flags.writeable, starts.flags.writeable)
-        ensure_compiled(key, _holding, lambda: _holding(flat, starts, rows, table, out[:0]))
-        _holding(flat, starts, rows, table, out)
-    return np.flatnonzero(out)

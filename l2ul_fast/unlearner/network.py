@@ -1,4 +1,4 @@
-"""N_U in torch: the paper's direct head, and the correction network of the influence head. Torch is imported only here.
+"""N_U in torch: the network of the paper's head. Torch is imported only here.
 
 Training runs on one thread, because sums over several threads would depend on their number, and takes all randomness
 from its own generator. The compiled forward of the trained weights is l2ul_kernels.forward.
@@ -19,20 +19,14 @@ from torch import nn
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.unlearner.features import pair_embeddings
-from l2ul_fast.unlearner.ridge import RidgeHead
 from l2ul_kernels import threads
 
 Progress = Callable[[int, int], None]
 HIDDEN = (256, 64)
-#: Standard errors by which the correction must lower the held-out error to be kept.
-MARGIN = 1.0
 
 
 class UnlearnNetwork(nn.Module):
-    """Named input blocks, one behind the other, -> h1 -> h2 -> p with ReLU. blocks: {name: size} in input order.
-
-    log_range: the log(r/n) that the correction network has seen; outside it the nearest is used.
-    """
+    """Named input blocks, one behind the other, -> h1 -> h2 -> p with ReLU. blocks: {name: size} in input order."""
 
     def __init__(
         self,
@@ -40,10 +34,9 @@ class UnlearnNetwork(nn.Module):
         p: int,
         hidden: tuple[int, int] = HIDDEN,
         generator: torch.Generator | None = None,
-        log_range: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
-        self.blocks, self.p, self.log_range = dict(blocks), p, log_range
+        self.blocks, self.p = dict(blocks), p
         sizes = (sum(self.blocks.values()), *hidden, p)
         shapes = itertools.pairwise(sizes)
         self.first, self.second, self.third = (nn.utils.skip_init(nn.Linear, a, b) for a, b in shapes)
@@ -61,9 +54,6 @@ class UnlearnNetwork(nn.Module):
         if set(blocks) != set(self.blocks):
             raise DataError(f"this network's inputs are {', '.join(self.blocks)}, not {', '.join(blocks)}")
         parts = [np.asarray(blocks[name], np.float32).reshape(-1, size) for name, size in self.blocks.items()]
-        if self.log_range and "log_ratio" in blocks:
-            at = list(self.blocks).index("log_ratio")
-            parts[at] = np.clip(parts[at], *self.log_range)
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     @torch.no_grad()
@@ -72,7 +62,7 @@ class UnlearnNetwork(nn.Module):
         return self(self.join(**blocks)).numpy()
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """Inputs by outputs: "W1.<block>" (size, h1), "b1", "W2" (h1, h2), "b2", "W3" (h2, p), "b3", "log_range"."""
+        """Inputs by outputs: "W1.<block>" (size, h1), "b1", "W2" (h1, h2), "b2", "W3" (h2, p), "b3"."""
 
         def turned(tensor: torch.Tensor) -> NDArray[np.float32]:
             return np.ascontiguousarray(tensor.detach().numpy().T, np.float32).copy()
@@ -82,8 +72,6 @@ class UnlearnNetwork(nn.Module):
         layers = {"1": self.first, "2": self.second, "3": self.third}
         out |= {f"W{k}": turned(layer.weight) for k, layer in layers.items() if k != "1"}
         out |= {f"b{k}": turned(layer.bias) for k, layer in layers.items()}
-        if self.log_range is not None:
-            out["log_range"] = np.array(self.log_range, np.float32)
         return out
 
     @classmethod
@@ -92,9 +80,8 @@ class UnlearnNetwork(nn.Module):
         names = [name[3:] for name in weights if name.startswith("W1.")]
         try:
             sizes = (weights["b1"].size, weights["b2"].size)
-            low_high = tuple(float(v) for v in weights["log_range"]) if "log_range" in weights else None
             blocks = {name: len(weights[f"W1.{name}"]) for name in names}
-            network = cls(blocks, weights["b3"].size, sizes, log_range=low_high)  # type: ignore[arg-type]
+            network = cls(blocks, weights["b3"].size, sizes)
             first = np.concatenate([weights[f"W1.{name}"] for name in names])
             with torch.no_grad():
                 for k, layer in (("1", network.first), ("2", network.second), ("3", network.third)):
@@ -108,15 +95,13 @@ class UnlearnNetwork(nn.Module):
 
 @dataclass
 class Trained:
-    """A trained network (None: not kept), its loss curves by epoch, and what to report about it."""
+    """A trained network, its loss curves by epoch, and what to report about it."""
 
-    network: UnlearnNetwork | None
+    network: UnlearnNetwork
     curves: dict[str, list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        if self.network is None:
-            raise UserError("held-out pairs did not favour the network, so there is none")
         return self.network.weights()
 
 
@@ -199,70 +184,3 @@ def train_direct(pairs: Any, cells: Any, *, seed: int | None = 0, progress: Prog
     whole = cells.counts.sum(axis=0) if pairs.full else None
     mu = pair_embeddings(cells.packed, pairs.rows, pairs.n_forget, cells.t, cells.psi, starts=pairs.starts, whole=whole)
     return fit_direct(mu.mu_D, mu.mu_f, pairs.theta, pairs.theta_r, seed=seed, progress=progress)
-
-
-def fit_correction(
-    Z: NDArray[Any], residual: NDArray[Any], mu_f_class: NDArray[Any], log_ratio: NDArray[Any], *,
-    seed: int | None = 0, hidden: tuple[int, int] = HIDDEN, epochs: int = 60, batch: int = 64, lr: float = 1e-3,
-    held_out: float = 0.2, patience: int = 15, progress: Progress | None = None,
-) -> Trained:  # fmt: skip
-    """A network on [z, mu_f per class, log(r/n)] for what the linear head leaves of the targets: residual (m, p).
-
-    Give leave-one-out residuals, or the network would learn what the head has overfitted. It starts at zero and is kept
-    only if it lowers the held-out error by more than MARGIN standard errors; facts say both errors (root mean squares
-    over pairs), which hold for the raw inputs and outputs.
-    """
-    m, p = Z.shape
-    ratio = np.asarray(log_ratio, np.float64).reshape(m, 1)
-    generator = torch.Generator().manual_seed(_seed(seed))
-    with threads(1):
-        held = _hold_out(m, held_out, generator)
-        train = ~held.numpy()
-        z_scale = np.sqrt(np.mean(Z[train] ** 2, axis=0))
-        z_scale[z_scale == 0] = 1
-        centre, spread = ratio[train].mean(), ratio[train].std() or 1.0
-        out_scale = float(np.sqrt(np.mean(residual[train] ** 2))) or 1.0
-        blocks = {"z": p, "mu_f_class": mu_f_class.shape[1], "log_ratio": 1}
-        network = UnlearnNetwork(blocks, p, hidden, generator)
-        x = network.join(z=Z / z_scale, mu_f_class=mu_f_class, log_ratio=(ratio - centre) / spread)
-        with torch.no_grad():
-            network.third.weight.zero_()
-            network.third.bias.zero_()
-        target = torch.from_numpy((residual / out_scale).astype(np.float32))
-        curves, best = _train(network, x, target, held, generator, epochs, batch, lr, patience, progress)
-        _fold(network, z_scale, centre, spread, out_scale)
-        network.log_range = (float(np.float32(ratio.min())), float(np.float32(ratio.max())))
-        left = residual - network.predict(z=Z, mu_f_class=mu_f_class, log_ratio=ratio)
-    without, with_it = ((a[~train] ** 2).sum(axis=1) for a in (residual, left))
-    gain = without - with_it
-    kept = best > 0 and gain.mean() > MARGIN * gain.std(ddof=1) / np.sqrt(len(gain))
-    facts = {
-        "heldout_without": float(np.sqrt(without.mean())), "heldout_with": float(np.sqrt(with_it.mean())),
-        "best_epoch": best, "kept": bool(kept), "m": m,
-    }  # fmt: skip
-    return Trained(network if kept else None, curves, facts)
-
-
-@torch.no_grad()
-def _fold(network: UnlearnNetwork, z_scale: NDArray[Any], centre: float, spread: float, out_scale: float) -> None:
-    """Build the scaling of inputs and outputs into the weights, so that the network takes and gives raw ones."""
-    weight, p = network.first.weight, len(z_scale)
-    network.first.bias -= weight[:, -1] * (centre / spread)
-    weight[:, -1] /= spread
-    weight[:, :p] /= torch.from_numpy(z_scale.astype(np.float32))
-    network.third.weight *= out_scale
-    network.third.bias *= out_scale
-
-
-def train_correction(
-    pairs: Any, cells: Any, y: NDArray[Any], n_classes: int, head: RidgeHead, *, seed: int | None = 0,
-    progress: Progress | None = None,
-) -> Trained:  # fmt: skip
-    """`fit_correction` for a fitted head on pairs (rows, starts, n_forget, n, full); y (N,) labels by row number."""
-    mu = pair_embeddings(
-        cells.packed, pairs.rows, pairs.n_forget, cells.t, cells.psi, starts=pairs.starts, y=y, n_classes=n_classes,
-        whole=cells.counts.sum(axis=0) if pairs.full else None,
-    )  # fmt: skip
-    assert mu.mu_f_class is not None
-    log_ratio = np.log(pairs.n_forget / pairs.n)
-    return fit_correction(head.Z, head.loo_residuals(), mu.mu_f_class, log_ratio, seed=seed, progress=progress)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
-from l2ul_fast.unlearner.draw import PairPlan, draw_forget_sets, pairs_holding, plan_pairs
+from l2ul_fast.unlearner.draw import PairPlan, draw_forget_sets, plan_pairs
 from l2ul_fast.unlearner.order import in_order
 
 Progress = Callable[[int, int], None]
@@ -39,7 +39,7 @@ class Pairs:
     rows : flat row numbers (uint32 where they fit) and starts (m + 1,): which rows of D a pair was made from.
     n_forget : (m,) r of each; for subset pairs the forget part comes first among the members.
     theta, theta_r : (m, p) before and after. n : (m,) rows before.
-    Z, T : (m, p) features and targets of the influence head.
+    Z, T : (m, p) features and targets of a linear map (see `features`).
     rejected : pairs whose fits did not converge.
     """
 
@@ -59,10 +59,6 @@ class Pairs:
 
     def members(self, i: int) -> NDArray[np.int64]:
         return self.rows[self.starts[i] : self.starts[i + 1]].astype(np.int64)
-
-    def holding(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of the pairs that have one of these rows among their members, ascending."""
-        return pairs_holding(self.rows, ids, self.starts)
 
     def without(self, gone: NDArray[np.int64]) -> Pairs:
         """The pairs but those with these numbers."""
@@ -222,19 +218,6 @@ def fit_batch(
         rows = local[i, : n_forget[i]]
         Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], s)
     return accepted, theta[keep], theta_r[keep], Z, T
-
-
-def joined(parts: list[Pairs]) -> Pairs:
-    """All pairs of the parts, in order."""
-    sizes = [len(p.rows) for p in parts]
-    shifts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
-    starts = np.concatenate([p.starts[:-1] + shift for p, shift in zip(parts, shifts, strict=True)] + [[sum(sizes)]])
-    per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
-    return Pairs(
-        rows=np.concatenate([p.rows for p in parts]), starts=starts.astype(np.int64),
-        rejected=sum(p.rejected for p in parts), full=parts[0].full,
-        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in per_pair},
-    )  # fmt: skip
 
 
 def full_pairs(

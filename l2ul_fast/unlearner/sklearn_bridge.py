@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import check_rows, class_indices
-from l2ul_fast.unlearner.fitting import inverse_of
 from l2ul_fast.unlearner.requests import checked_ids, refuse
-from l2ul_kernels.request import claim
+from l2ul_kernels.request.claims import claim
 
 Vector = NDArray[np.float64]
 Rows = tuple[NDArray[Any], NDArray[np.uint8]]
@@ -115,6 +114,15 @@ def _move_logistic(estimator: Any, theta: Vector, data: Rows, keep: NDArray[np.b
     if np.linalg.norm(inverse @ (stay + gone)) > FOREIGN * (np.linalg.norm(theta) + 1e-3):
         raise UserError("the estimator is far from an optimum on X, y: give what it was fitted on, or let it converge")
     return theta + inverse @ gone
+
+
+def inverse_of(model: LogisticModel, hessian: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inverse of a Hessian. One number added to all intercepts of a multinomial model changes nothing, so there the
+    Hessian is zero; no gradient has a part in that direction, and any curvature may stand for it."""
+    if model.n_classes > 2:
+        intercepts = np.arange(model.size) >= model.n_classes * model.d
+        hessian = hessian + np.outer(intercepts, intercepts)
+    return np.asarray(np.linalg.inv(hessian), np.float64)
 
 
 # MLPClassifier -------------------------------------------------------------------------------------------------------

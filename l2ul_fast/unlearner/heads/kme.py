@@ -1,0 +1,162 @@
+"""The paper's frame repaired: how well a head can do that sees forgotten rows through the cells they lie in, by class.
+
+    theta' = theta + sqrt(r) / (n - r) W z,   z = sqrt(r) (mean over the forgotten rows of one-hot(y) x cells - D's mean)
+
+W is ridge regression on the same training pairs as those of the head "learned", its strength chosen by leave-one-out.
+Cells without the classes cannot tell in which direction to move: the sign of a row's influence depends on its label.
+How near this comes to retraining is limited by what cells tell of a row, not by the regression.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import Table
+from l2ul_fast.unlearner.cellstate import CellState
+from l2ul_fast.unlearner.features import class_shifts
+from l2ul_fast.unlearner.fitting import Fitted, Laps
+from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.sealed import (
+    SealedHead,
+    Trained,
+    checked,
+    counts_of,
+    make_pairs,
+    model_from,
+    theta_from,
+    train_first,
+)
+from l2ul_fast.unlearner.pairs import Pairs
+from l2ul_fast.unlearner.ridge import RidgeHead
+from l2ul_kernels import unpack_cells
+from l2ul_kernels.rowcounts import count_rows
+
+#: Rows up to which their cells' weights are added one by one; of more, cells are counted first.
+FEW = 32
+
+
+class Kme(SealedHead):
+    """cells: the cells of all rows; W (C t psi, p) float32, a row of weights for each cell of each class; held_out: the
+    relative error of pairs that it was not learned from, their median."""
+
+    kind: ClassVar[str] = "kme"
+    instant: ClassVar[str] = "embedding"
+    reveals: ClassVar[str] = "its parameters, its map and the seeds of its cells still depend on them"
+
+    def __init__(
+        self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64], cells: CellState,
+        W: NDArray[Any], held_out: float,
+    ) -> None:  # fmt: skip
+        super().__init__(model, options, theta, class_counts)
+        self.cells, self.W, self.held_out = cells, np.ascontiguousarray(W, np.float32), held_out
+        self._base = self._weigh(cells.counts)  # of D's own mean
+
+    @classmethod
+    def of(
+        cls, trained: Trained, pairs: Pairs, table: Table, cells: CellState, options: dict[str, Any]
+    ) -> tuple[Self, dict[str, Any]]:
+        """(the head that these pairs teach, what was found); cells are those of table's rows."""
+        shifts = class_shifts(
+            cells.packed, pairs.rows, pairs.n_forget, cells.t, cells.psi, table.y, len(cells.counts),
+            starts=pairs.starts, whole=cells.counts if pairs.full else None,
+        )  # fmt: skip
+        ridge = RidgeHead.fit(np.sqrt(pairs.n_forget)[:, None] * shifts, pairs.T)
+        if np.isinf(ridge.strength):
+            raise UserError("the training pairs taught nothing: raise m, s or psi")
+        counts = counts_of(table)
+        head = cls(trained.model, options, trained.theta, counts, cells, ridge.W.T, ridge.loo["rho"])
+        return head, {"head": ridge.loo, "m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
+
+    def forget(self, rows: Rows) -> None:
+        """Take rows out that are in: their stored cells say all that is needed."""
+        n, r = self.n, len(rows.X)
+        leaving = self._weights_of(rows.ids, rows.y)
+        theta = self._theta + (leaving - r / n * self._base) / (n - r)
+        self._base = self._base - leaving
+        self.cells.revert(rows.y, rows.ids)
+        self._leave(rows, theta)
+
+    def _weights_of(self, ids: Ids, y: NDArray[np.uint8]) -> Vector:
+        """(p,) sum over the rows of the weights of their cells."""
+        t, psi = self.cells.t, self.cells.psi
+        packed = self.cells.packed[ids]
+        if ids.size > FEW:
+            return self._weigh(count_rows(packed, np.arange(ids.size), t, psi, y, len(self.cells.counts)))
+        places = unpack_cells(packed, t, psi) + (np.arange(t) * psi + y[:, None].astype(np.int64) * (t * psi))
+        return np.asarray(self.W[places.ravel()].sum(axis=0, dtype=np.float64))
+
+    def _weigh(self, counts: NDArray[np.int64]) -> Vector:
+        """(p,) sum of the weights of these cells (C, t, psi), each as often as it is counted."""
+        return np.asarray(counts.ravel().astype(np.float32) @ self.W, np.float64)
+
+    def _estimate(self) -> float:
+        return self.held_out
+
+    def _anew(
+        self, trained: Trained, pairs: Pairs, table: Table, forgotten: Ids, report: Report
+    ) -> tuple[Self, int, dict[str, Any]]:
+        cells, partitions = renewed(self.cells, forgotten, table, self.options, report)
+        head, facts = self.of(trained, pairs, table, cells, self.options)
+        return head, partitions, facts
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"held_out": self.held_out}
+
+    def arrays(self) -> Arrays:
+        return super().arrays() | self.cells.arrays() | {"kme.W": self.W}
+
+    @classmethod
+    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
+        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
+        model = model_from(model, facts, arrays)
+        theta, counts = theta_from(model, arrays)
+        cells = cells_from(arrays, model.d, counts)
+        W = checked("kme.W", arrays, (cells.counts.size, model.size), np.float32)
+        head = cls(model, facts["options"], theta, counts, cells, W, float(facts["held_out"]))
+        head._restore(facts, arrays)
+        return head
+
+
+def cells_of(table: Table, size: int, options: dict[str, Any]) -> CellState:
+    """The cells of all rows of table, for row numbers below size."""
+    return CellState.build(table, size, options["t"], options["psi"], options["random_state"])
+
+
+def renewed(
+    cells: CellState, forgotten: Ids, table: Table, options: dict[str, Any], report: Report
+) -> tuple[CellState, int]:
+    """(cells without the forgotten rows among their seeds, how many partitions changed); the given ones stay as they
+    are."""
+    if not cells.seeds_among(forgotten).size:
+        return cells, 0
+    report("replace seeds", 0, 1)
+    other = cells.copy()
+    return other, other.replace_seeds(forgotten, table, np.random.default_rng([options["random_state"], 6, table.n]))
+
+
+def cells_from(arrays: Arrays, d: int, class_counts: NDArray[np.int64]) -> CellState:
+    """Saved cells; ValueError unless they are those of so many rows of each class."""
+    cells = CellState.from_arrays(arrays, d)
+    if not np.array_equal(cells.class_counts, class_counts):
+        raise ValueError("the cells of the rows, which are those of other rows")
+    return cells
+
+
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
+    """Train the model, embed the rows, make pairs and learn the map from them. Workers of `client` make the pairs."""
+    lap = Laps()
+    trained = train_first(table, params, report, anchored=True)
+    lap("train")
+    report("embed the rows", 0, 1)
+    cells = cells_of(table, size, params)
+    lap("embed")
+    pairs = make_pairs(trained, table, params, report, client)
+    lap("pairs")
+    head, facts = Kme.of(trained, pairs, table, cells, params)
+    lap("head")
+    report("done", 1, 1)
+    return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)

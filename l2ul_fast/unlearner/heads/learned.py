@@ -1,0 +1,147 @@
+"""A linear map that is learned from training pairs alone: theta' = theta + W total / (n - r).
+
+total = r (mean gradient of the forgotten rows + gradient of the penalty) at theta, so that W stands for an inverse
+Hessian without anybody having computed one. It is ridge regression from sqrt(r) times that mean gradient to what
+retraining changes, its strength chosen by leave-one-out. Logistic regression with any number of classes learns from
+pairs on subsets, the anchored MLP from retrainings on all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.tables import Table
+from l2ul_fast.unlearner.fitting import Fitted, Laps
+from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.sealed import (
+    SealedHead,
+    Trained,
+    checked,
+    counts_of,
+    make_pairs,
+    model_from,
+    theta_from,
+    train_first,
+)
+from l2ul_fast.unlearner.pairs import Pairs
+from l2ul_fast.unlearner.ridge import RidgeHead
+from l2ul_kernels.mlp_few import few_gradient
+from l2ul_kernels.request.claims import logistic_total
+
+#: Rows up to which a plain loop over them beats the blocked kernels.
+FEW = 32
+#: W is kept in float32 from this many parameters on: a request then reads half the bytes.
+SINGLE = 100
+
+
+class Learned(SealedHead):
+    """W (p, p); held_out: the relative error of pairs that it was not learned from, their median."""
+
+    kind: ClassVar[str] = "learned"
+    instant: ClassVar[str] = "learned map"
+    reveals: ClassVar[str] = "whoever holds it can compute the rows of a small request from its parameters and map"
+
+    def __init__(
+        self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64], W: NDArray[Any],
+        held_out: float,
+    ) -> None:  # fmt: skip
+        super().__init__(model, options, theta, class_counts)
+        self.W = np.ascontiguousarray(W, np.float32 if len(W) > SINGLE else np.float64)
+        self.held_out = held_out
+        self._bend = np.zeros(theta.size)  # see `forget`
+
+    @classmethod
+    def of(
+        cls, trained: Trained, pairs: Pairs, class_counts: NDArray[np.int64], options: dict[str, Any]
+    ) -> tuple[Self, dict[str, Any]]:
+        """(the head that these pairs teach, what was found)."""
+        ridge = RidgeHead.fit(pairs.Z, pairs.T)
+        if np.isinf(ridge.strength):
+            raise UserError("the training pairs taught nothing: raise m or s")
+        head = cls(trained.model, options, trained.theta, class_counts, ridge.W, ridge.loo["rho"])
+        return head, {"head": ridge.loo, "m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
+
+    def total(self, theta: Vector, X: NDArray[Any], y: NDArray[np.uint8]) -> Vector:
+        """(p,) r * (mean gradient of the rows X (r, d), y (r,) at theta + gradient of the penalty)."""
+        model, r = self.model, len(X)
+        if r <= FEW and model.name == "mlp":
+            outputs = 1 if model.n_classes == 2 else model.n_classes
+            out, memory = r * model.penalty_gradient(theta), np.empty(2 * (model.h + outputs))
+            relu = int(model.activation == "relu")
+            few_gradient(X, y, np.arange(r), theta, model.h, outputs, relu, memory, out)
+            return np.asarray(out)
+        if r <= FEW and model.n_classes == 2:
+            out = np.empty(theta.size)
+            logistic_total(X, y, theta, model.lam, out)
+            return out
+        return np.asarray(r * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta)))
+
+    def forget(self, rows: Rows) -> None:
+        """Take rows out that are in.
+
+        What the step overlooks is how the rows' own gradients change along it: their Hessians have left too. Taken at
+        theta', where it balances the others' gradients, the step would be W total(theta') / n. The difference, in
+        units of the step, is added up in `_bend`.
+        """
+        n, r = self.n, len(rows.X)
+        total = self.total(self._theta, rows.X, rows.y)
+        step = self._times(total) / (n - r)
+        theta = self._theta + step
+        if not np.isfinite(theta).all():
+            raise UserError("the rows of this request are too large to answer it with finite parameters")
+        length = float(np.linalg.norm(step))
+        if length > 0:
+            after = self._times(self.total(theta, rows.X, rows.y)) / n
+            self._bend = self._bend + (after - step) / length
+        self._leave(rows, theta)
+
+    def _times(self, total: Vector) -> Vector:
+        return np.asarray(self.W @ total.astype(self.W.dtype), np.float64)
+
+    def _estimate(self) -> float:
+        return self.held_out + float(np.linalg.norm(self._bend))
+
+    def refine(self, table: Table, rtol: float) -> None:
+        super().refine(table, rtol)
+        if not self._moved:
+            self._bend = np.zeros(self._theta.size)
+
+    def _anew(
+        self, trained: Trained, pairs: Pairs, table: Table, forgotten: Ids, report: Report
+    ) -> tuple[Self, int, dict[str, Any]]:
+        head, facts = self.of(trained, pairs, counts_of(table), self.options)
+        return head, 0, facts
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"held_out": self.held_out}
+
+    def arrays(self) -> Arrays:
+        return super().arrays() | {"learned.W": self.W, "learned.bend": self._bend}
+
+    @classmethod
+    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
+        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
+        model = model_from(model, facts, arrays)
+        p = model.size
+        W = checked("learned.W", arrays, (p, p), np.float32 if p > SINGLE else np.float64)
+        head = cls(model, facts["options"], *theta_from(model, arrays), W, float(facts["held_out"]))
+        head._bend = checked("learned.bend", arrays, (p,))
+        head._restore(facts, arrays)
+        return head
+
+
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
+    """Train the model, make pairs and learn the map from them. Workers of `client` make the pairs."""
+    lap = Laps()
+    trained = train_first(table, params, report, anchored=True)
+    lap("train")
+    pairs = make_pairs(trained, table, params, report, client)
+    lap("pairs")
+    head, facts = Learned.of(trained, pairs, counts_of(table), params)
+    lap("head")
+    report("done", 1, 1)
+    return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
