@@ -217,6 +217,8 @@ class Expansion:
             half = 0.5 * np.ldexp(1.0, self._widths())
         self.state[kernels.LOW, :p], self.state[kernels.HIGH, :p] = -half - shift, half - shift
         kernels.judge(self.sums, self.state, p)
+        if optimum is not None:  # it lies in its cell, however near to the boundary
+            facts[kernels.DUE] = int(facts[kernels.DUE]) & ~kernels.CELL
         if ints.fixed_point_bits(int(self.sums[0])) != self.exponents[-1]:
             self._mark(kernels.WIDTH_CHANGED)
 
