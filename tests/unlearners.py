@@ -1,9 +1,10 @@
-"""Small data sets, small unlearners and a look at everything they hold, for the tests of L2UL."""
+"""Small data sets, small unlearners, independent optima and a look at everything held, for the tests of L2UL."""
 
 import numpy as np
 
 from l2ul_fast.unlearner import L2UL
-from l2ul_fast.unlearner.newton_step import NewtonStep
+from l2ul_fast.unlearner.heads.expansion import Expansion
+from l2ul_kernels.request import expansion as kernels
 
 #: Values that a request may leave behind without meaning anything.
 SCRATCH = (
@@ -17,10 +18,10 @@ SCRATCH = (
     "_held",  # addresses
     "own",
     "notes",  # of which theta and the log are looked at
+    "work",
 )
-#: What a Newton step keeps, each by its name; they lie in `_own`.
-PARTS = ("anchor", "curvature", "inverse", "correction")
 TIMES = ("time", "seconds", "fit_seconds")
+LOSSES = {"lr": "logistic", "squared": "squared", "poisson": "poisson"}
 
 
 def logistic_data(n=2000, d=6, classes=2, seed=0, dtype=np.float32):
@@ -39,9 +40,19 @@ def curved_data(n=1500, seed=0):
     return X, (score > 0).astype(int)
 
 
+def data_for(model, n=400, d=4, seed=0, dtype=np.float64):
+    """X, y of binary labels, numbers or counts, as the model wants them."""
+    if model == "lr":
+        return logistic_data(n, d, seed=seed, dtype=dtype)
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    z = X @ rng.normal(size=d) / np.sqrt(d) + 0.5
+    return X, rng.poisson(np.exp(z)).astype(float) if model == "poisson" else z + rng.normal(size=n)
+
+
 def small(model="lr", **options):
     """An unlearner that is fitted in well under a second."""
-    sizes = {"m": 60, "s": 400, "t": 20} if model == "lr" else {"m": 80, "t": 20, "hidden": 4, "anchor_rows": 300}
+    sizes = {"m": 80, "t": 20, "hidden": 4, "anchor_rows": 300} if model == "mlp" else {"m": 60, "s": 400, "t": 20}
     return L2UL(model, **(sizes | options))
 
 
@@ -58,8 +69,62 @@ def retrain(u, X, y, rows, start=None):
     return found.theta
 
 
+def derivatives_at(theta, X, y, model="lr"):
+    """(rows with a 1 behind them, their loss, first, second, third derivative by the predictor) in plain numpy."""
+    wide = np.hstack([np.asarray(X, np.float64), np.ones((len(X), 1))])
+    z = wide @ theta
+    if model == "squared":
+        return wide, (z - y) ** 2 / 2, z - y, np.ones_like(z), np.zeros_like(z)
+    if model == "poisson":
+        mean = np.exp(np.minimum(z, 300))
+        return wide, mean - y * z, mean - y, mean, mean
+    s = np.exp(-np.logaddexp(0, -z))
+    other = np.exp(-np.logaddexp(0, z))
+    return wide, np.logaddexp(0, z) - y * z, np.where(y > 0, -other, s), s * other, s * other * (other - s)
+
+
+def optimum(X, y, model="lr", lam=1e-3, weights=None, penalty=None):
+    """The minimiser of the rows' weighted losses + penalty / 2 ||coef||^2, by Newton's method in plain numpy.
+
+    penalty: lam times the sum of weights if None.
+    """
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    ridge = np.append(np.full(X.shape[1], lam * weights.sum() if penalty is None else penalty), 0.0)
+    theta = np.zeros(ridge.size)
+
+    def at(theta):
+        wide, loss, e, w, _ = derivatives_at(theta, X, y, model)
+        gradient = (weights * e) @ wide + ridge * theta
+        return weights @ loss + ridge @ theta**2 / 2, gradient, (wide.T * (weights * w)) @ wide + np.diag(ridge)
+
+    value, gradient, hessian = at(theta)
+    for _ in range(200):
+        step, share = np.linalg.solve(hessian, gradient), 1.0
+        while share > 1e-10:
+            there = at(theta - share * step)
+            if there[0] < value or np.linalg.norm(there[1]) < np.linalg.norm(gradient):
+                break
+            share /= 2
+        theta = theta - share * step
+        value, gradient, hessian = at(theta)
+        if np.linalg.norm(step) <= 1e-14 * np.linalg.norm(theta):
+            break
+    assert np.linalg.norm(np.linalg.solve(hessian, gradient)) <= 1e-8 * (1 + np.linalg.norm(theta))
+    return theta
+
+
 def rho(after, before, target):
     return np.linalg.norm(after - target) / np.linalg.norm(before - target)
+
+
+def state_of(u):
+    """The bytes of all that an expansion keeps of the data."""
+    return u.head.sums.tobytes(), u.head.anchor.tobytes(), u.head.exponents.tobytes()
+
+
+def canonical_of(u):
+    """theta as a function of the integers alone; u itself is left as it was."""
+    return u.copy().head.canonical()
 
 
 def contents(thing, skip=SCRATCH):
@@ -82,8 +147,9 @@ def contents(thing, skip=SCRATCH):
                 items = [(name, getattr(value, name)) for name in slots] + list(getattr(value, "__dict__", {}).items())
             else:
                 return
-            if isinstance(value, NewtonStep):
-                items = [item for item in items if item[0] != "_own"] + [(name, getattr(value, name)) for name in PARTS]
+            if isinstance(value, Expansion):  # but its scratch
+                items = [item for item in items if item[0] != "state"]
+                items += [("state", value.state[: kernels.ROW].copy()), ("inverse", value.inverse.copy())]
             if isinstance(value, L2UL):
                 items = [("theta", value.theta), ("log", value.forget_log), *value.__dict__.items()]
             for name, item in items:
