@@ -25,6 +25,7 @@ from typing import Any
 from l2ul_fast.datasets.layout import default_data_dir
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import pairs_lr, pairs_mlp, unlearn_identity, unlearn_latency, unlearn_quality
+from l2ul_fast.experiments.contenders import DEFAULT, HEADS
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting, dataset_file, run_jobs, some_rows
 from l2ul_fast.results import Record, Run
 from l2ul_kernels.threads import thread_limit
@@ -41,8 +42,9 @@ PROFILES: dict[str, dict[str, Any]] = {
         "cases": 5, "draws": 3, "mlp": (("magic", 20_000),), "mlp_draws": 1,
         "latency": {"magic": 40_000, "higgs": 40_000}, "rounds": 20, "stream": 20_000, "stream_rows": 60_000,
         "durable": (10_000, 100_000), "durable_draws": 20,
-        "times": {"lr": ("magic",), "mlp": ("magic",)}, "sizes": (1, 100), "times_draws": 2, "m": 200,
-        "slow": ("magic",), "requests": 1000, "attacked": 1_500, "attacks": 1,
+        "times": {"lr": ("magic",), "mlp": ("magic",)}, "heads": (DEFAULT,), "sizes": (1, 100), "times_draws": 2,
+        "m": 200, "slow": ("magic",), "requests": 1000, "attacked": 1_500, "attacks": 1,
+        "attacked_models": ("lr",), "scenes": (unlearn_identity.SAVED,),
         "fit_rows": 200_000, "sums_rows": 100_000, "repeats": 3, "pairs": 200,
     },
     "full": {
@@ -52,7 +54,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "latency": {"magic": 1_000_000, "higgs": 1_000_000, "covtype": 200_000, "sepsis": 200_000}, "rounds": 100,
         "stream": 100_000, "stream_rows": 1_000_000, "durable": (10_000, 100_000, 1_000_000), "durable_draws": 100,
         "times": {"lr": ("magic", "sepsis", "covtype", "higgs"), "mlp": ("magic", "higgs")}, "sizes": (1, 100, 1000),
-        "times_draws": 10, "m": 1000, "slow": DATASETS, "requests": 1000, "attacked": 3_000, "attacks": 3,
+        "heads": tuple(HEADS), "times_draws": 10, "m": 1000, "slow": DATASETS, "requests": 1000, "attacked": 3_000,
+        "attacks": 3, "attacked_models": ("lr", "mlp"), "scenes": unlearn_identity.SCENES,
         "fit_rows": 11_000_000, "sums_rows": 1_000_000, "repeats": 5, "pairs": 1000,
     },
 }  # fmt: skip
@@ -185,8 +188,8 @@ def _times(setting: Setting, scratch: Path) -> Iterator[Job]:
                 if model == "mlp":
                     train = some_rows(train, 60_000)
                 return unlearn_latency.measure_times(
-                    name, label, train, model, facts["m"], facts["sizes"], facts["times_draws"], scratch, available,
-                    done, setting.seed,
+                    name, label, train, model, facts["heads"], facts["m"], facts["sizes"], facts["times_draws"],
+                    scratch, available, done, setting.seed,
                 )  # fmt: skip
 
             yield Job(unlearn_latency.TIMES, f"{name} {model}", measure, 10.0 if model == "lr" else 30.0)
@@ -209,15 +212,15 @@ def _reconstruction(setting: Setting, scratch: Path) -> Iterator[Job]:
         warnings.warn("reconstruction is left out: unlearner/reconstruct.py does not exist yet", stacklevel=2)
         return
     for subject in unlearn_identity.SUBJECTS:
-        if not available(subject.model, subject.head):
+        if subject.model not in facts["attacked_models"] or not available(subject.model, subject.head):
             continue
 
         def measure(done: Done, subject: unlearn_identity.Subject = subject) -> Iterator[Record]:
             label, train, _ = setting.tables(name, facts["rows"])
             path = dataset_file(name, facts["rows"], setting.raw_dir, setting.folder)
             return unlearn_identity.measure_reconstruction(
-                subject, name, label, some_rows(train, facts["attacked"]), path, facts["m"], facts["attacks"], scratch,
-                done, setting.seed,
+                subject, name, label, some_rows(train, facts["attacked"]), path, facts["m"], facts["attacks"],
+                facts["scenes"], scratch, done, setting.seed,
             )  # fmt: skip
 
         title = f"{subject.model} {subject.method} {subject.how}"

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import DEFAULT, quiet
 from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.experiments.unlearn_quality import sums_without
@@ -178,48 +179,59 @@ SAVED, DEFERRED, BOTH = SCENES = ("saved", "deferred", "before and after")
 
 
 def measure_reconstruction(
-    subject: Subject, dataset: str, source: str, train: ArrayTable, path: Path, m: int, draws: int, scratch: Path,
-    done: Done, seed: int = 1,
+    subject: Subject, dataset: str, source: str, train: ArrayTable, path: Path, m: int, draws: int,
+    scenes: tuple[str, ...], scratch: Path, done: Done, seed: int = 1,
 ) -> Iterator[Record]:  # fmt: skip
     """One row is forgotten, the directory saved, and every attack tried on it; `path` is the dataset file."""
     from l2ul_fast.unlearner.reconstruct import INHERENT, reconstruct, verdict
 
-    scenes = (SAVED,) if subject.cli else SCENES
+    scenes = (SAVED,) if subject.cli else scenes
     todo = [(d, scene) for d in range(draws) for scene in scenes if not done(draw=d, scene=scene)]
     if not todo:
         return
-    u = L2UL(subject.model, random_state=seed, m=m, **subject.options)
-    u = u.fit(path) if subject.file else u.fit(train.X, train.y)
-    data = (train.X, train.y) if not subject.options.get("store_rows", True) else None
-    for draw, scene in todo:
-        rng = np.random.default_rng([seed, 84, draw])
-        with TemporaryDirectory(dir=scratch) as folder, quiet():
-            before, after = Path(folder) / "before", Path(folder) / "after"
-            mine = u.copy()
-            mine.save(before)
-            row = int(rng.choice(np.flatnonzero(mine.status == PRESENT)))
+    with TemporaryDirectory(dir=scratch) as folder:
+        before, after = Path(folder) / "before", Path(folder) / "after"
+        u = L2UL(subject.model, random_state=seed, m=m, **subject.options)
+        u = u.fit(path) if subject.file else u.fit(train.X, train.y)
+        u.save(before)
+        facts: Record = {
+            "dataset": dataset, "source": source, "n": u.n, "d": u.d, "model": subject.model, "method": subject.method,
+            "how": subject.how, "r": 1, "seed": seed,
+        }  # fmt: skip
+        present = np.flatnonzero(u.status == PRESENT)
+        data = None if subject.options.get("store_rows", True) else (train.X, train.y)
+        for draw, scene in todo:
+            row = int(np.random.default_rng([seed, 84, draw]).choice(present))
             shutil.copytree(before, after)
-            if subject.cli:
-                run = [sys.executable, "-m", "l2ul_fast.cli", "unlearn", str(after), "--rows", str(row)]
-                subprocess.run(run, check=True, capture_output=True)
-            else:
-                mine = L2UL.load(after)
-                if data is None:
-                    mine.unlearn([row])
-                else:
-                    mine.unlearn([row], train.X[[row]], train.y[[row]])
-                mine.save(after, defer=scene == DEFERRED)
+            _forget_saved(subject, after, row, train, scene == DEFERRED)
             truth = None if subject.file else (train.X[row], int(train.y[row]))
             found = reconstruct(after, before if scene == BOTH else None, truth, data)
-        said = verdict(found)
-        best = said.best
-        if scene == BOTH:
-            known = [a for a in found if a.kind == INHERENT and a.error is not None]
-            best = min(known, key=lambda a: a.error or 0.0, default=best)
-        yield {
-            "dataset": dataset, "source": source, "n": u.n, "d": u.d, "model": subject.model, "method": subject.method,
-            "how": subject.how, "scene": scene, "r": 1, "draw": draw, "seed": seed,
-            "attack": None if best is None else best.name, "error": None if best is None else best.error,
-            "chance": said.chance, "attacks": len(found),
-            "ratio": None if best is None or best.error is None or not said.chance else best.error / said.chance,
-        }  # fmt: skip
+            shutil.rmtree(after)
+            said = verdict(found)
+            best = said.best
+            if scene == BOTH:
+                known = [a for a in found if a.kind == INHERENT and a.error is not None]
+                best = min(known, key=lambda a: a.error or 0.0, default=best)
+            error = None if best is None else best.error
+            yield {
+                **facts, "scene": scene, "draw": draw, "attack": None if best is None else best.name, "error": error,
+                "chance": said.chance, "attacks": len(found),
+                "ratio": error / said.chance if error is not None and said.chance else None,
+            }  # fmt: skip
+
+
+def _forget_saved(subject: Subject, directory: Path, row: int, train: ArrayTable, defer: bool) -> None:
+    """Take one row out of the unlearner in a directory, as a user would."""
+    if subject.cli:
+        run = [sys.executable, "-m", "l2ul_fast.cli", "unlearn", str(directory), "--rows", str(row)]
+        ended = subprocess.run(run, capture_output=True, text=True)
+        if ended.returncode:
+            raise UserError(f"`l2ul unlearn` failed: {ended.stderr.strip()[-300:]}")
+        return
+    u = L2UL.load(directory)
+    with quiet():
+        if subject.options.get("store_rows", True):
+            u.unlearn([row])
+        else:
+            u.unlearn([row], train.X[[row]], train.y[[row]])
+    u.save(directory, defer=defer)

@@ -236,24 +236,24 @@ def synced_write(path: Path, size: int = 4096) -> float:
     return time.perf_counter() - begin
 
 
-def heads_of(model: str) -> list[tuple[str, dict[str, Any]]]:
-    """(method, arguments of L2UL) whose two times are shown."""
-    found = [(name, dict(options)) for name, options in HEADS.items()]
+def heads_of(model: str, methods: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
+    """(method, arguments of L2UL) of these methods, the default head of order 2 too."""
+    found = [(name, dict(HEADS[name])) for name in methods]
     return [*found, (DEFAULT, {"order": 2})] if model == "lr" else found
 
 
 def measure_times(
-    dataset: str, source: str, train: ArrayTable, model: str, m: int, sizes: tuple[int, ...], draws: int, folder: Path,
-    available: Callable[[str, str], bool], done: Done, seed: int = 1,
+    dataset: str, source: str, train: ArrayTable, model: str, methods: tuple[str, ...], m: int, sizes: tuple[int, ...],
+    draws: int, folder: Path, available: Callable[[str, str], bool], done: Done, seed: int = 1,
 ) -> Iterator[Record]:  # fmt: skip
-    """Two times of every head on one dataset: until the model without the rows is usable, and until they are erased.
+    """Two times of the heads of these methods: until the model without the rows is usable, until they are erased.
 
-    Erased: the request, and `save` into the directory the unlearner was saved to before. Retrain: the fit, and its
-    parameters written and synced; it keeps nothing else, the rows are the user's.
+    Erased: the request, and `save` into the directory the unlearner was saved to before. Retrain: the fit (an MLP's
+    anchor too, which was trained on the rows), and its parameters written and synced; it keeps nothing else.
     """
     base: Record = {"dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": model, "seed": seed}
     first: L2UL | None = None
-    for method, options in heads_of(model):
+    for method, options in heads_of(model, methods):
         head, order = options.get("head", "expansion"), options.get("order", 3 if model == "lr" else None)
         order = order if head == "expansion" else None
         todo = [
@@ -284,9 +284,10 @@ def measure_times(
             answered = once(partial(own.fit, rest))
             with TemporaryDirectory(dir=folder) as place:
                 written = synced_write(Path(place) / "theta", own.size * 8)
+            whole = answered if model == "lr" else first.report_["seconds"].get("train", answered)
             facts = {**base, "order": None, "r": ids.size, "r_asked": r, "draw": draw, "due": False}
             yield {**facts, "method": "nothing", "answer_seconds": 0.0, "erased_seconds": None}
-            yield {**facts, "method": "retrain", "answer_seconds": answered, "erased_seconds": answered + written}
+            yield {**facts, "method": "retrain", "answer_seconds": answered, "erased_seconds": whole + written}
 
 
 #: Single requests before one whose two times are taken; the directory is saved after the first of them.

@@ -12,6 +12,7 @@ and for the instant answer:
   own_rho (lr): distance to A'(rest), the root of the polynomial summed without the rows, in units of what that moves
   own_equal (lr): whether the canonical theta equals that of A'(rest) bit for bit
   refresh_seconds, refreshed_rho: of the pass that was due (lr; None where none was), of the seal (mlp)
+  rho_anew (mlp, all methods), anchor_moved: see `MlpRequests`
 """
 
 from __future__ import annotations
@@ -132,16 +133,20 @@ def timed(u: L2UL, ids: Ids, rtol: float | None = None) -> tuple[Record, Vector]
 
 
 class Cell:
-    """Records of one request: everybody's answer beside the retrain `target`."""
+    """Records of one request: every method's answer beside the retrain `target`, and beside a second one if given."""
 
-    def __init__(self, facts: Record, theta: Vector, target: Vector) -> None:
-        self.target, self.change = target, float(np.linalg.norm(theta - target))
+    def __init__(self, facts: Record, theta: Vector, target: Vector, anew: Vector | None = None) -> None:
+        self.theta, self.target, self.anew = theta, target, anew
+        self.change = float(np.linalg.norm(theta - target))
         self.facts = facts | {"change": self.change}
         self.records: list[Record] = []
 
     def add(self, method: str, found: Vector, **more: Any) -> None:
-        rho = relative(found, self.target, self.change)
-        self.records.append({**self.facts, "method": method, "order": None, "rtol": None, "rho": rho, **more})
+        record: Record = {**self.facts, "method": method, "order": None, "rtol": None}
+        record["rho"] = relative(found, self.target, self.change)
+        if self.anew is not None:
+            record["rho_anew"] = relative(found, self.anew, float(np.linalg.norm(self.theta - self.anew)))
+        self.records.append(record | more)
 
 
 def measure(
@@ -216,11 +221,11 @@ class LogisticRequests:
 
 
 class MlpRequests:
-    """The same for the MLP, over all rows: those that its anchor was made from are asked for like any other.
+    """The same for the MLP, over all rows: those that its anchor was trained on are asked for like any other.
 
-    The retrain is that of A itself: the anchor without the forgotten rows, if it was made from any, and the optimum
-    around it. `refresh` makes that anchor; the optimum is then found from the refreshed theta (the target) and once
-    more from the old one ("retrain"). newton: the expert's step with the retained Hessian, around the old anchor.
+    Retrain is A's own fit of the rows that stay around the anchor as it is, a number of A like lam. But the anchor was
+    trained on some of the rows too, and `refresh` trains it again without those that left: `rho_anew` is the distance
+    to the fit around that anchor, in units of what this fit changes.
     """
 
     def __init__(self, train: ArrayTable, seed: int) -> None:
@@ -231,28 +236,30 @@ class MlpRequests:
         warm_up(self.scratch, MLP_RTOL)
 
     def records(self, facts: Record, ids: Ids) -> list[Record]:
-        theta, rest = self.theta, self.train.without(ids)
+        theta, model, rest = self.theta, self.u.model, self.train.without(ids)
+        target = _optimum(model, rest, theta)
         sealed = self.scratch.renew()
         said, found = timed(sealed, ids)
         begin = time.perf_counter()
         sealed.refresh()
         said["refresh_seconds"] = time.perf_counter() - begin
-        model, at = sealed.model, sealed.theta
-        target = _optimum(model, rest, at)
-        cell = Cell(facts, theta, target)
+        anew = _optimum(sealed.model, rest, sealed.theta)
+        said["refreshed_rho"] = relative(sealed.theta, anew, float(np.linalg.norm(theta - anew)))
+        said["anchor_moved"] = bool(np.any(sealed.model.anchor != model.anchor))
+        cell = Cell(facts, theta, target, anew)
         cell.add("nothing", theta)
         cell.add("newton", newton(self.u, self.train, ids, theta))
-        cell.add(DEFAULT, found, **said, refreshed_rho=relative(at, target, cell.change))
+        cell.add(DEFAULT, found, **said)
         said, found = timed(self.scratch.renew(), ids, MLP_RTOL)
         cell.add(DEFAULT, found, rtol=MLP_RTOL, **said)
         begin = time.perf_counter()
-        again = _optimum(model, rest, theta)
-        cell.add("retrain", again, seconds=time.perf_counter() - begin)
+        cold = _optimum(model, rest, None)
+        cell.add("retrain", cold, seconds=time.perf_counter() - begin)
         return cell.records
 
 
-def _optimum(model: Any, rows: ArrayTable, start: Vector) -> Vector:
-    """The MLP's optimum next to `start`, down to rounding."""
+def _optimum(model: Any, rows: ArrayTable, start: Vector | None) -> Vector:
+    """The MLP's optimum next to `start`, or to its anchor, down to rounding."""
     return np.asarray(model.fit(rows, start=start, tol=0.0, curvature=False).theta)
 
 

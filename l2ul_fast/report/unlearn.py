@@ -37,6 +37,7 @@ class Answer(NamedTuple):
 
     name: str
     key: dict[str, Any]
+    field: str = "rho"
 
 
 LR = (
@@ -51,6 +52,8 @@ MLP = (
     *LR[:3],
     Answer("l2ul-expansion, instant", {"method": OURS, "rtol": None}),
     Answer(f"l2ul-expansion, rtol={MLP_RTOL:g}", {"method": OURS, "rtol": MLP_RTOL}),
+    Answer("against a new anchor: Retrain around the old one", {"method": "retrain"}, "rho_anew"),
+    Answer("against a new anchor: the seal", {"method": OURS, "rtol": None}, "refreshed_rho"),
 )
 
 
@@ -166,7 +169,7 @@ def _rho_table(
 def _rho_cell(
     here: list[Record], found: list[Record], answer: Answer, request: str, goal: Callable[..., float | None]
 ) -> str:
-    rho = median(found, "rho")
+    rho = median(found, answer.field)
     if rho is None:
         return "-"
     limit = goal(found[0]["dataset"], request, answer)
@@ -220,12 +223,14 @@ def lr_behind(records: list[Record]) -> Table:
 
 def mlp_rho(records: list[Record]) -> Table:
     def goal(dataset: str, request: str, answer: Answer) -> float | None:
-        return mlp_goal(dataset, request, answer.key["rtol"]) if "rtol" in answer.key else None
+        ours = answer.field == "rho" and "rtol" in answer.key
+        return mlp_goal(dataset, request, answer.key["rtol"]) if ours else None
 
     return _rho_table(
         records, "mlp", MLP, goal, "MLP: rho against a true retrain, requests over all rows",
-        "Rows that the anchor was made from are asked for like any other; the retrain has the anchor of the rows that "
-        "stay. Newton: an expert's step around the old anchor.",
+        "Rows that the anchor was trained on are asked for like any other. Retrain: A's fit of the rows that stay "
+        "around the anchor as it is. The last two lines are against the fit around an anchor trained without the rows, which "
+        "the seal (`refresh`, `save`) makes: until then the anchor keeps that much of what the rows did.",
     )  # fmt: skip
 
 
@@ -381,7 +386,8 @@ def two_times(records: list[Record]) -> Table:
         ("data", "model", "r", "method", "answer", "erased", "Retrain / answer", "Retrain / erased", "due"),
         rows,
         "Erased: nothing kept in memory, journal or directory gives the rows back; for L2UL the request and `save` of "
-        "the directory, rows included, for Retrain the fit and its parameters written and synced.",
+        "the directory, rows included, for Retrain the fit (of the MLP: its anchor too, trained on D once) and its "
+        "parameters written and synced.",
     )  # fmt: skip
 
 
