@@ -44,50 +44,46 @@ class RidgeHead:
     @classmethod
     def fit(cls, Z: ArrayLike, T: ArrayLike) -> RidgeHead:
         """Fit on the pairs Z (m, q), T (m, p)."""
-        Z, T = _matrix(Z, "Z"), _matrix(T, "T")
-        if len(Z) != len(T) or not len(Z):
-            raise DataError(f"Z and T must have the same number of rows, at least 1, got {len(Z)} and {len(T)}")
-        scale = np.sqrt(np.mean(Z**2, axis=0))
+        features, targets = _matrix(Z, "Z"), _matrix(T, "T")
+        m, q = features.shape
+        if m != len(targets) or not m:
+            raise DataError(f"Z and T must have the same number of rows, at least 1, got {m} and {len(targets)}")
+        scale = np.sqrt(np.mean(features**2, axis=0))
         scale[scale == 0] = 1.0
-        Z = Z / scale
-        m, q = Z.shape
-        # A (m, k) A' = Z Z': the same regression in coordinates in which its Gram matrix is diagonal
-        if q <= m:
-            values, vectors = eigh(Z.T @ Z, driver="evd")
-            A = Z @ vectors
-        else:
-            values, vectors = eigh(Z @ Z.T, driver="evd")
-            A = vectors * np.sqrt(np.maximum(values, 0))
-        values, B = np.maximum(values, 0), A.T @ T
-        mean, size = float(values.mean()), np.einsum("ij,ij->i", T, T)
-        loo = {"nothing": float(np.sqrt(size.mean())), "fitted": float(np.sqrt(size.mean())), "rho": 1.0,
-               "strength_relative": np.inf, "m": m}  # fmt: skip
-        zero = cls(np.zeros((T.shape[1], q)), np.inf, T, loo)
+        scaled = features / scale
+        gram = scaled.T @ scaled if q <= m else scaled @ scaled.T
+        values, vectors = eigh(gram, driver="evd")
+        values = np.maximum(values, 0)
+        # A (m, k) with A A' = scaled scaled': the same regression in coordinates whose Gram matrix is diagonal
+        A = scaled @ vectors if q <= m else vectors * np.sqrt(values)
+        B = A.T @ targets
+        mean, size = float(values.mean()), np.einsum("ij,ij->i", targets, targets)
+        nothing = float(np.sqrt(size.mean()))
+        loo = {"nothing": nothing, "fitted": nothing, "rho": 1.0, "strength_relative": np.inf, "m": m}
+        zero = cls(np.zeros((targets.shape[1], q)), np.inf, targets, loo)
         if m < 2 or mean == 0:
             return zero
-        squares, left = A**2, np.empty_like(T)
+        squares, left = A**2, np.empty_like(targets)
 
         def left_out(k: int) -> Matrix:
             """(m, p) at GRID[k]; good until the next call."""
             shrink = 1 / (values + GRID[k] * mean)
             np.matmul(A, shrink[:, None] * B, out=left)
-            np.subtract(T, left, out=left)
+            np.subtract(targets, left, out=left)
             return np.divide(left, np.maximum(1 - squares @ shrink, LONELY)[:, None], out=left)
 
         errors = [float(np.einsum("ij,ij->", found, found)) / m for found in map(left_out, range(len(GRID)))]
         best = int(np.argmin(errors))
         if not errors[best] < size.mean():
             return zero
-        found = left_out(best)
+        found, strength = left_out(best), float(GRID[best] * mean)
         # a pair that did not move has no relative error of its own
         relative = np.sqrt(np.einsum("ij,ij->i", found, found) / np.where(size > 0, size, size.max()))
-        loo |= {"fitted": float(np.sqrt(errors[best])), "rho": float(np.median(relative)),
-                "strength_relative": float(GRID[best])}  # fmt: skip
-        strength = float(GRID[best] * mean)
-        system = Z.T @ Z if q <= m else Z @ Z.T
-        system[np.diag_indices(len(system))] += strength
-        kept = cho_factor(system, overwrite_a=True)
-        W = cho_solve(kept, Z.T @ T) if q <= m else Z.T @ cho_solve(kept, T)
+        loo |= {"fitted": float(np.sqrt(errors[best])), "rho": float(np.median(relative))}
+        loo["strength_relative"] = float(GRID[best])
+        gram[np.diag_indices(len(gram))] += strength
+        kept = cho_factor(gram, overwrite_a=True)
+        W = cho_solve(kept, scaled.T @ targets) if q <= m else scaled.T @ cho_solve(kept, targets)
         return cls(np.ascontiguousarray((W / scale[:, None]).T), strength, found, loo)
 
     def predict(self, z: Matrix) -> Matrix:
