@@ -216,9 +216,7 @@ class Expansion:
         if self.where == "grid":
             half = 0.5 * np.ldexp(1.0, self._widths())
         self.state[kernels.LOW, :p], self.state[kernels.HIGH, :p] = -half - shift, half - shift
-        kernels.judge(self.sums, self.state, p)
-        if optimum is not None:  # it lies in its cell, however near to the boundary
-            facts[kernels.DUE] = int(facts[kernels.DUE]) & ~kernels.CELL
+        self._judge()
         if ints.fixed_point_bits(int(self.sums[0])) != self.exponents[-1]:
             self._mark(kernels.WIDTH_CHANGED)
 
@@ -385,7 +383,7 @@ class Expansion:
             self.solve()
         else:
             self._estimate()
-        kernels.judge(self.sums, self.state, self.p)
+        self._judge()
 
     def solve(self) -> None:
         """delta from the integers alone."""
@@ -404,14 +402,22 @@ class Expansion:
         moved = float(np.linalg.norm(self.theta - self.state[kernels.REFERENCE, :p]))
         # where the error of the expansion itself is known, only what came since is estimated
         facts[kernels.BIAS] = share * delta if self._first_error is None else self._first_error + share * moved
-        facts[kernels.MARGIN] = share * (delta if self._first_error is None else max(moved, NEAR * delta))
+        # how uncertain the optimum is now, and until the error is judged anew
+        self._uncertain = share * (delta if self._first_error is None else moved)
+        facts[kernels.MARGIN] = max(self._uncertain, share * NEAR * delta)
         facts[kernels.FARTHEST] = max(2 * moved, NEAR * delta)
         facts[kernels.CURVATURE] = OTHER_DIRECTIONS * curved / 2
 
-    def canonical(self) -> Vector:
-        """theta as a function of the integers alone; delta is set to it."""
-        self.solve()
+    def _judge(self) -> None:
+        """Whether a new expansion is due, right after `_estimate`: an optimum that has not moved is in its cell."""
+        facts = self.state[kernels.FACTS]
+        margin, facts[kernels.MARGIN] = facts[kernels.MARGIN], self._uncertain
         kernels.judge(self.sums, self.state, self.p)
+        facts[kernels.MARGIN] = margin
+
+    def canonical(self) -> Vector:
+        """theta as a function of the integers alone; delta is set to it. What is due was decided by the requests."""
+        self.solve()
         return self.theta
 
     # Keep ------------------------------------------------------------------------------------------------------------
