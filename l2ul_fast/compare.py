@@ -71,8 +71,7 @@ def _share(name: str, more: bool, read: Callable[[Record], float | None] | None 
 
 
 METRICS = (
-    *(_time(name) for name in ("unlearn_seconds", "erased_seconds", "prepare_seconds", "seconds", "refresh_seconds",
-                               "reanchor_seconds")),
+    *(_time(name) for name in ("unlearn_seconds", "erased_seconds", "prepare_seconds", "seconds", "refresh_seconds")),
     Metric("rho", True, False, ("better", "worse"), _rho, lambda v: "–" if v is None else f"{v:.3g}"),
     _share("accuracy", True),
     _share("disagreement", False),

@@ -23,13 +23,15 @@ Record = dict[str, Any]
 RENAMED = {"l2ul": "l2ul-newton", "l2ul-reanchored": "l2ul-newton-reanchored"}
 #: The same in the experiment on networks, where "l2ul" meant other things.
 RENAMED_NETWORKS = {"l2ul": "l2ul-network", "l2ul-influence": "l2ul-newton"}
+#: Fields under the names they were recorded with -> the names they have now.
+RENAMED_FIELDS = {"reanchored": "refreshes", "reanchor_seconds": "refresh_seconds"}
 
 
 def upgrade(record: Record) -> Record:
     """A record of any older version as this version would have written it; a fresh one stays as it is.
 
-    Methods get the names of RENAMED; `answer_seconds` is what was only called `unlearn_seconds`. What was not measured
-    then (`erased_seconds`) stays missing.
+    Methods and fields get the names they have now; `answer_seconds` is what was only called `unlearn_seconds`. What was
+    not measured then (`erased_seconds`) stays missing.
     """
     renamed = RENAMED_NETWORKS if record.get("experiment") == "resnet" else RENAMED
     method = record.get("method")
@@ -38,6 +40,8 @@ def upgrade(record: Record) -> Record:
         changed["method"] = renamed[method]
     if "unlearn_seconds" in record and "answer_seconds" not in record:
         changed["answer_seconds"] = record["unlearn_seconds"]
+    if any(name in record for name in RENAMED_FIELDS):
+        record = {RENAMED_FIELDS.get(name, name): value for name, value in record.items()}
     return record | changed if changed else record
 
 

@@ -34,7 +34,7 @@ def tables():
 
 @pytest.fixture(scope="module")
 def records(tables):
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     return list(compare(arena, (("random", 1), ("random", 50)), 2, never))
 
 
@@ -68,7 +68,7 @@ def test_rho_is_the_distance_to_an_independent_retrain(tables, records):
     from sklearn.linear_model import LogisticRegression
 
     train, _ = tables
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     ids = arena.request("random", 50, 1, 0)
 
     def fit(rows):
@@ -86,7 +86,7 @@ def test_rho_is_the_distance_to_an_independent_retrain(tables, records):
 
 
 def test_methods_of_one_run_get_the_same_request(tables):
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     first = arena.request("random", 5, 0, 0)
     np.testing.assert_array_equal(first, arena.request("random", 5, 0, 0))
     assert not np.array_equal(first, arena.request("random", 5, 1, 0))
@@ -107,7 +107,7 @@ def test_the_second_time_is_never_shorter_than_the_first(records):
 def test_a_method_prepared_anew_is_that_of_somebody_without_the_rows(tables):
     """What the second time pays for: nothing that is kept is as it was, all is as if the rows had not been there."""
     train, _ = tables
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     ids = arena.request("random", 20, 0, 0)
     for name in ("newton", "influence", "deltagrad", "certified"):
         method, made = arena[name], []
@@ -128,7 +128,7 @@ def test_a_method_prepared_anew_is_that_of_somebody_without_the_rows(tables):
 
 def test_timed_requests_forget_as_many_rows_as_they_say(tables, monkeypatch):
     """Half of the rows were gone from earlier requests once, and dropped from those that were timed."""
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     method, forgotten, kind = arena[DEFAULT], [], type(arena[DEFAULT].u)
     whole = kind.unlearn
 
@@ -146,7 +146,7 @@ def test_timed_requests_forget_as_many_rows_as_they_say(tables, monkeypatch):
 
 
 def test_timing_requests_leaves_the_answers_alone(tables):
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     method = arena[DEFAULT]
     ids = arena.request("random", 3, 0, 0)
     before = method.answer(ids).theta
@@ -179,8 +179,8 @@ def test_a_scratch_copy_takes_requests_back(tables):
 @pytest.mark.parametrize("head", HEADS)
 def test_mlp_requests_are_of_all_rows(tables, head):
     train, test = tables
-    arena = Arena("toy", "synthetic", ArrayTable(train.X[:400], train.y[:400], [0, 1]), test, "mlp", 1, 20)
-    asked = np.concatenate([arena.request("random", 80, run, 0) for run in range(30)])
+    arena = Arena("toy", "synthetic", ArrayTable(train.X[:400], train.y[:400], [0, 1]), test, "mlp", 1, 60)
+    asked = np.concatenate([arena.request("random", 80, run, 0) for run in range(60)])
     assert np.unique(asked).size == 400
     found = {r["method"]: r for r in compare(arena, (("random", 20),), 1, never, ("nothing", "retrain", head))}
     assert found["nothing"]["rho"] == pytest.approx(1)
@@ -309,7 +309,7 @@ def test_bad_input_is_one_sentence(words, message, tmp_path):
 
 def test_a_fit_is_shared_and_its_time_counted_for_everybody(tables):
     train, _ = tables
-    arena = Arena("toy", "synthetic", *tables, "lr", 3, 20)
+    arena = Arena("toy", "synthetic", *tables, "lr", 3, 60)
     first, second = contender("nothing"), contender("finetune")
     first.prepare(train, arena.trained, 3)
     assert arena.trained.seconds_saved == 0

@@ -77,14 +77,15 @@ def test_records_resume_and_figure(tmp_path):
     numbers |= {"anchor_rows": 200, "r": (1, 20), "seeds": {"lr": 3, "mlp": 1}}
     setting = tiny(tmp_path, "bounds", **numbers)
     _, records = run(bounds, setting, tmp_path / "run")
-    assert len(records) == 6 * 2 * (3 + 1)
+    assert len(records) == 7 * 2 * (3 + 1)
     for r in records:
         assert r["corrected_holds"], r
         assert r["epsilon"] * r["p"] == pytest.approx((r["rho"] * r["change"]) ** 2, rel=1e-6, abs=1e-18)
         assert (r["method"] == "retrain") == (r["epsilon"] == 0)
     assert all(r["rho"] == 1 for r in records if r["method"] == "nothing")
+    assert all(r["rho"] < 0.05 for r in records if (r["method"], r["model"]) == ("l2ul-expansion", "lr"))
     assert {r["epsilon_training"] > 0 for r in records if r["method"] == "l2ul-paper"} == {True}
     check_resume(bounds, setting, tmp_path / "run", lose=2)
     figure, _, rows = check_figure("bounds", records)
     assert len(figure.axes) == 2
-    assert len(rows) == 2 * 2 * 6
+    assert len(rows) == 2 * 2 * 7

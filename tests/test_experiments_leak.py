@@ -37,21 +37,24 @@ def test_counting_agrees_with_the_prediction():
 
 def test_records_resume_and_figure(tmp_path):
     numbers = {"sizes": ("magic",), "m": 20, "k": (1, 2), "draws": 2, "subsets": (("lr", "l2ul-paper", 500),)}
-    numbers |= {"lr": ("magic",), "mlp": (), "rows": 600, "fit_m": 40, "s": 100, "repeats": 2, "seeds": 1}
+    numbers |= {"lr": ("magic",), "mlp": (), "rows": 600, "fit_m": 80, "s": 100, "repeats": 2, "seeds": 1}
     setting = tiny(tmp_path, "leak", **numbers)
     new, records = run(leak, setting, tmp_path / "run")
     chances = [r for r in records if r["part"] == "probability"]
     costs = {r["method"]: r for r in records if r["part"] == "refresh"}
-    assert new == len(records) == 4 + 5
+    assert new == len(records) == 4 + 6
     for r in chances:
         assert (r["n"], r["s"], r["m"], r["source"]) == (19020, 500, 20, "sizes only")
         assert r["counted"] == (leak.times_drawn(19020, 20, 500, r["seed"]) >= r["k"]).mean()
-    assert list(costs) == ["nothing", "retrain", "l2ul", "l2ul-learned", "l2ul-paper"]
+    assert list(costs) == ["nothing", "retrain", "l2ul-expansion", "l2ul-learned", "l2ul-kme", "l2ul-paper"]
     assert costs["nothing"]["unlearn_seconds"] == 0
     assert all(r["source"] == "stand-in" for r in costs.values())
-    for method in ("l2ul-learned", "l2ul-paper"):  # 100 of 480 rows in each of 40 pairs: every row is in some
+    for method in ("l2ul-learned", "l2ul-kme", "l2ul-paper"):
         assert costs[method]["pairs_in_use"]
-        assert costs[method]["pairs_dropped"] > 0
+        assert costs[method]["pairs_dropped"] > 0  # the seal makes all of them anew
+        assert costs[method]["due"] == 1
         assert costs[method]["refresh_seconds"] > costs[method]["unlearn_seconds"] > 0
+    assert not costs["l2ul-expansion"]["pairs_in_use"]
+    assert 0 <= costs["l2ul-expansion"]["due"] <= 1
     check_resume(leak, setting, tmp_path / "run")
     check_figure("leak", records)

@@ -1,4 +1,4 @@
-"""Streams of requests: drift against a retrain by another solver, re-anchoring, resume."""
+"""Streams of requests: drift against a retrain by another solver, refreshing, resume."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def at(records, method, count):
 
 
 def test_every_method_at_every_point(records):
-    methods = {"nothing", "retrain", "l2ul", "l2ul-reanchored", "l2ul-learned", "l2ul-paper"}
+    methods = {"nothing", "retrain", "l2ul-expansion", "l2ul-refreshed", "l2ul-learned", "l2ul-kme", "l2ul-paper"}
     assert {(r["method"], r["requests"]) for r in records[2]} == {(m, k) for m in methods for k in (1, 2, 5, 10, 12)}
     for k in (1, 12):
         assert at(records[2], "nothing", k)["rho"] == 1
         assert at(records[2], "retrain", k)["rho"] == 0
         assert at(records[2], "retrain", k)["residual"] < 1e-9
-        assert at(records[2], "l2ul", k)["rho"] < 0.1
-        assert at(records[2], "l2ul", k)["forgotten"] == 3 * k
+        assert at(records[2], "l2ul-expansion", k)["rho"] < 0.01
+        assert at(records[2], "l2ul-expansion", k)["forgotten"] == 3 * k
         assert at(records[2], "retrain", k)["unlearn_seconds"] > 0
 
 
@@ -55,26 +55,33 @@ def test_change_is_that_of_another_solver(records):
     stay = np.setdiff1d(np.arange(train.n), order.ravel())
     change = np.linalg.norm(peer(train.X, train.y) - peer(train.X[stay], train.y[stay]))
     assert at(found, "nothing", 12)["drift"] == pytest.approx(change, rel=1e-5)
-    assert at(found, "l2ul", 12)["change"] == pytest.approx(change, rel=1e-5)
+    assert at(found, "l2ul-expansion", 12)["change"] == pytest.approx(change, rel=1e-5)
 
 
-def test_reanchoring_removes_the_drift(records):
-    anchored = [at(records[2], "l2ul-reanchored", k) for k in (2, 5, 10, 12)]
-    assert [r["reanchored"] for r in anchored] == [0, 1, 2, 2]
-    assert anchored[1]["rho"] < 1e-6  # five requests, then trained to the optimum
-    assert 0 < anchored[3]["rho"] < at(records[2], "l2ul", 12)["rho"]
-    assert anchored[0]["reanchor_seconds"] is None
-    assert anchored[1]["reanchor_seconds"] > 0
-    assert anchored[0]["drift"] == pytest.approx(at(records[2], "l2ul", 2)["drift"], rel=1e-6)
+def test_refreshing_is_counted_and_timed(records):
+    refreshed = [at(records[2], "l2ul-refreshed", k) for k in (2, 5, 10, 12)]
+    assert [r["refreshes"] for r in refreshed] == [0, 1, 2, 2]
+    assert refreshed[0]["refresh_seconds"] is None
+    assert refreshed[1]["refresh_seconds"] > 0
+    assert refreshed[0]["drift"] == pytest.approx(at(records[2], "l2ul-expansion", 2)["drift"], rel=1e-6)
+    assert not refreshed[2]["due"] or at(records[2], "l2ul-refreshed", 10)["rho"] < 0.01
+
+
+def test_no_error_of_the_expansion_adds_up(records):
+    """36 rows leave in 12 requests; the estimate holds at each point."""
+    stream = [at(records[2], "l2ul-expansion", k) for k in (1, 2, 5, 10, 12)]
+    assert max(r["rho"] for r in stream) < 0.01
+    assert all(r["rho"] < 10 * r["error"] for r in stream)
+    assert at(records[2], "retrain", 12)["due"] == stream[-1]["due"]  # a fact of the stream, in all its records
 
 
 def test_mlp_stream(tmp_path):
     numbers = {"lr": (), "mlp": ("magic",), "rows": {"mlp": 800}, "m": 60, "s": 300, "anchor_rows": 200, "requests": 3}
     setting = tiny(tmp_path, "sequence", **numbers, r={"mlp": (1,)}, every=2, seeds={"mlp": 1})
     _, found = run(sequence, setting, tmp_path / "run")
-    assert {r["method"] for r in found} == {"nothing", "retrain", "l2ul", "l2ul-reanchored", "l2ul-learned"}
-    assert at(found, "l2ul", 3)["rho"] < 1
-    assert at(found, "l2ul-reanchored", 2)["rho"] < 1e-4
+    assert {r["method"] for r in found} == {"nothing", "retrain", "l2ul-expansion", "l2ul-refreshed", "l2ul-learned"}
+    assert at(found, "l2ul-expansion", 3)["rho"] < 1
+    assert at(found, "l2ul-refreshed", 2)["rho"] < 1e-4
 
 
 def test_resume_and_figure(records):

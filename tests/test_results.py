@@ -99,6 +99,10 @@ def test_old_records_are_read_under_honest_names():
     assert upgrade(fresh) is fresh
     for name in ("l2ul-learned", "l2ul-paper", "newton", "", None):
         assert upgrade({"method": name})["method"] == name
+    stream = {"experiment": "sequence", "method": "l2ul-reanchored", "reanchored": 2, "reanchor_seconds": 0.1}
+    assert upgrade(stream) == {
+        "experiment": "sequence", "method": "l2ul-newton-reanchored", "refreshes": 2, "refresh_seconds": 0.1,
+    }  # fmt: skip
     # once is enough
     assert upgrade(upgrade(old)) == upgrade(old)
 

@@ -105,7 +105,7 @@ def stream(
 @app.command()
 def unlearn(
     profile: Annotated[Literal["quick", "full"], typer.Option(help="full is what the documentation quotes.")] = "quick",
-    only: Annotated[str | None, typer.Option(help="Parts, comma-separated: latency, pairs, fit, ...")] = None,
+    only: Annotated[str | None, typer.Option(help="Parts, comma-separated: identity, rho-lr, latency, ...")] = None,
     datasets: Annotated[str | None, typer.Option(help="Datasets, comma-separated (default: all seven).")] = None,
     raw_dir: Annotated[
         Path | None, typer.Option(envvar="L2UL_RAW_DIR", help="Original files; without them stand-ins are used.")
@@ -119,7 +119,7 @@ def unlearn(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
-    """One request's latency, the cost of training pairs, and rho of every head beside doing nothing and Newton."""
+    """What the unlearning core promises: identity, rho, error estimates, latency, two times, reconstruction."""
     from l2ul_fast.experiments import unlearn as experiment
     from l2ul_fast.report import unlearn as report
 

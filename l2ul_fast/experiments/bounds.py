@@ -110,9 +110,7 @@ def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: 
         return
     label, train, test = setting.tables(dataset, numbers["rows"][model])
     radius = radius_of(train, test)
-    made = {
-        method: Scratch(fitted(train, model, options, numbers, setting.seed)) for method, options in HEADS.items()
-    }
+    made = {method: Scratch(fitted(train, model, options, numbers, setting.seed)) for method, options in HEADS.items()}
     facts: Record = {**key, "source": label, "n": train.n, "d": train.d}
     targets: dict[Any, tuple[Ids, Vector]] = {}
     for seed, r, method in todo:

@@ -12,6 +12,7 @@ Records with part = "refresh", one per (dataset, model, method, seed):
   unlearn_seconds: one request; refresh_seconds: the `refresh` after it, which leaves nothing of the row in U
   with_refresh: refresh_seconds / unlearn_seconds; pairs_dropped, partitions: medians over requests (of heads that have
     pairs and partitions); head: what the last refresh did; due: share of the requests after which it had to
+  status: why there are no times (they are None then)
   pairs_in_use: whether U is trained on pairs at all (the expansion is not)
 "retrain" has no U: its refresh takes no time. "nothing" takes no time and removes nothing.
 The request path and refresh were called once before they are timed; seconds are medians over `repeats` requests.
@@ -27,7 +28,8 @@ from scipy.stats import binom
 
 from l2ul_fast.baselines import Retrain
 from l2ul_fast.datasets.registry import get_info
-from l2ul_fast.experiments.contenders import HEADS
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.contenders import HEADS, request
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
 from l2ul_fast.experiments.parts import Numbers, chosen, fitted, numbers_of, pinned
 from l2ul_fast.results import Record
@@ -93,7 +95,10 @@ def refreshes(setting: Setting, numbers: Numbers, dataset: str, model: str, done
         elif method == "retrain":
             found = {"unlearn_seconds": _retrain_seconds(train, model, numbers, seed), "refresh_seconds": 0.0}
         else:
-            found = _refresh_seconds(train, model, method, numbers, seed)
+            try:
+                found = _refresh_seconds(train, model, method, numbers, seed)
+            except UserError as error:
+                found = {"unlearn_seconds": None, "refresh_seconds": None, "status": str(error)}
         yield {**facts, "method": method, "seed": seed, **found}
 
 
@@ -111,15 +116,15 @@ def _refresh_seconds(train: ArrayTable, model: str, method: str, numbers: Number
     taken = []
     for row in np.random.default_rng([seed, 92]).choice(train.n, numbers["repeats"] + 1, replace=False):
         begin = time.perf_counter()
-        u.unlearn([int(row)])
+        request(u, np.array([row]))
         middle = time.perf_counter()
         due = u.due is not None
         facts = u.refresh()
         end = time.perf_counter()
         taken.append((middle - begin, end - middle, facts.get("pairs", 0), facts.get("partitions", 0), due))
-    request, refresh, dropped, partitions, _ = (float(v) for v in np.median(taken[1:], axis=0))
+    answer, refresh, dropped, partitions, _ = (float(v) for v in np.median(taken[1:], axis=0))
     return {
-        "m": u.params["m"], "unlearn_seconds": request, "refresh_seconds": refresh, "with_refresh": refresh / request,
+        "m": u.params["m"], "unlearn_seconds": answer, "refresh_seconds": refresh, "with_refresh": refresh / answer,
         "pairs_dropped": dropped, "partitions": partitions, "head": _done(facts),
         "due": float(np.mean([one[-1] for one in taken[1:]])), "pairs_in_use": "pairs" in facts,
     }  # fmt: skip

@@ -1,15 +1,21 @@
 """One dataset, one model, every method: accuracy, rho, disagreement and time of each request, beside a true retrain.
 
 A record per (method, r, kind, run). All methods of a run get the same request, in turns that start at another one each
-run. Fields: r (rows really forgotten, in every timed request), r_asked (r of the table it belongs to), accuracy (test
-rows), retrain_accuracy, rho (None for ensembles), disagreement (share of test rows that the retrained model answers
-otherwise), nothing_disagreement, answer_seconds (median of `repeats` requests; unlearn_seconds is the same) with
-unlearn_spread, erased_seconds (until nothing the method keeps gives the rows back, see contenders.erased_seconds; None:
-never), prepare_seconds, state_bytes, exact, noise_floor (what two retrains from different starts differ by, in units of
-rho), reference ("A", or "own" where a method trains otherwise and is measured against its own retrain); of L2UL also
-error (its own estimate of rho), tier and due; retrained (certified removal: whether its budget was spent).
-MLP: Retrain from the anchor is run and timed in the first `cold` runs only; the target is the point that the warm
-retrain reaches.
+run. Fields:
+  r: rows really forgotten, in every timed request; r_asked: r of the table that the record belongs to
+  accuracy (test rows), retrain_accuracy; disagreement: share of test rows that the retrained model answers otherwise;
+    nothing_disagreement
+  rho (None for ensembles); reference: "A", or "own" where a method trains otherwise and is measured against its own
+    retrain; noise_floor: what two retrains from different starts differ by, in units of rho
+  answer_seconds: median of `repeats` requests, unlearn_spread theirs; unlearn_seconds is another name of it
+  erased_seconds: until nothing that the method keeps gives the rows back (contenders.erased_seconds); None: never, or
+    erased_status says why not
+  prepare_seconds, state_bytes, exact
+  of L2UL: error (its own estimate of rho), tier, due, anchor_moved; of certified removal: retrained (budget spent)
+  status: why there is no answer (the numbers are None or missing then)
+MLP: the anchor is a coarse number of A like lam, the same for all methods and for the target, which is the point that
+the warm retrain reaches; anchor_moved is the number of its coordinates that are others once the rows have left it too
+(the seal of l2ul-expansion, which follows). Retrain from the anchor is run and timed in the first `cold` runs only.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import Answer
+from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import (
     ALL_METHODS,
     DEFAULT,
@@ -47,7 +54,7 @@ LAM = 1e-3
 #: Features above which a table is wide: the exact Hessian of an MLP of 10 units has (10 d)^2 entries.
 WIDE = 40
 #: What a method says of its own answer and a record repeats.
-FACTS = ("error", "tier", "due", "retrained")
+FACTS = ("error", "tier", "due", "anchor_moved", "retrained")
 #: Test rows that are predicted at most: a ten-thousandth can still be seen.
 TEST_ROWS = 200_000
 
@@ -61,6 +68,7 @@ class Arena:
         self.dataset, self.label, self.train, self.test = dataset, label, train, first(test, TEST_ROWS)
         self.kind, self.seed, self.m = model, seed, m
         self._ready: dict[str, Contender] = {}
+        self._failed: dict[str, UserError] = {}
 
     @cached_property
     def model(self) -> Any:
@@ -74,12 +82,19 @@ class Arena:
         return CachedFit(self.model, self.train)
 
     def __getitem__(self, name: str) -> Contender:
+        """The method, prepared; the same UserError each time if it cannot be prepared on this table."""
+        if name in self._failed:
+            raise self._failed[name]
         if name not in self._ready:
             made = contender(name, self.m)
-            made.prepare(self.train, self.kind if isinstance(made, Unlearner) else self.trained, self.seed)
+            try:
+                made.prepare(self.train, self.kind if isinstance(made, Unlearner) else self.trained, self.seed)
+                for r in (3, 1):  # loads its kernels
+                    made.answer(self.request("random", r, -1, 0))
+            except UserError as error:
+                self._failed[name] = error
+                raise
             self._ready[name] = made
-            for r in (3, 1):  # loads its kernels
-                made.answer(self.request("random", r, -1, 0))
         return self._ready[name]
 
     def request(self, kind: str, r: int, run: int, turn: int) -> Ids:
@@ -136,12 +151,20 @@ def _round(
     change = float(np.linalg.norm(_vector(before) - _vector(target.theta)))
     for turn in range(len(todo)):
         name = todo[(turn + run) % len(todo)]
-        method = arena[name]
-        time.sleep(PAUSE)  # until the threads of the method before sleep
-        answer, known = method.timed_answer(ids)
-        fresh = _fresh(arena, kind, r, run)
+        try:
+            method = arena[name]
+            time.sleep(PAUSE)  # until the threads of the method before sleep
+            answer, known = method.timed_answer(ids)
+        except UserError as error:
+            yield {**key, "method": name, "r": len(ids), "accuracy": None, "rho": None, "status": str(error)}
+            continue
+        fresh, failed = _fresh(arena, kind, r, run), {}
         seconds = [known] if extra else method.time_requests(ids, fresh, known)  # attacks are not about time
         answered = float(np.median(seconds))
+        try:
+            erased = erased_seconds(method, ids, answer, answered)
+        except UserError as error:  # a head may learn from too few pairs, but not from one less
+            erased, failed = None, {"erased_status": str(error)}
         predicted = _classes(answer, test)
         record: Record = {
             **key, "method": name, "r": len(ids), "accuracy": float((predicted == test.y).mean()),
@@ -151,7 +174,7 @@ def _round(
             **_distance(method, arena.model, answer, ids, target, before, change),
             "change": change, "answer_seconds": answered, "unlearn_seconds": answered,
             "unlearn_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(answered, 1e-12)),
-            "erased_seconds": erased_seconds(method, ids, answer, answered),
+            "erased_seconds": erased, **failed,
             "repeats": len(seconds), "prepare_seconds": method.prepare_seconds, "state_bytes": method.state_bytes(),
             "exact": method.exact, **{key: answer.facts[key] for key in FACTS if key in answer.facts},
         }  # fmt: skip

@@ -65,16 +65,9 @@ def fitted(table: ArrayTable, model: str, options: dict[str, Any], numbers: Numb
 def nearest_retrain(u: L2UL, table: ArrayTable, ids: Ids, tol: float = 1e-10) -> Vector:
     """The optimum without these rows that is reached from u's theta; rho is measured against it.
 
-    For logistic regression it is the only one. An MLP's anchor depends on rows too: it is the one that u has once it
-    has forgotten them and is sealed.
+    For logistic regression it is the only one; an MLP's anchor is a coarse number of the model like lam, and stays.
     """
-    model = u.model
-    if getattr(model, "anchor", None) is not None:
-        without = u.copy()
-        request(without, ids)
-        without.refresh()
-        model = without.model
-    return np.asarray(model.fit(table.without(ids), start=u.theta, tol=tol).theta)
+    return np.asarray(u.model.fit(table.without(ids), start=u.theta, tol=tol).theta)
 
 
 def answer(u: L2UL, ids: Ids) -> Vector:

@@ -68,8 +68,8 @@ class Bench:
         self.table, self.numbers, self.seed = table, numbers, seed
         self.largest = max((*numbers["m"][model], numbers["default"][model][2]))
         self.options = L2UL(model, t=numbers["t"], anchor_rows=numbers["anchor_rows"], random_state=seed).params
-        own = train_first(table, self.options, anchored=True)
-        plain = own if model == "lr" else train_first(table, self.options, anchored=False)
+        own = train_first(table, self.options, _silent, anchored=True)
+        plain = own if model == "lr" else train_first(table, self.options, _silent, anchored=False)
         self.trained = {name: plain if name == PAPER else own for name in METHODS}
         self._pairs: dict[Any, Pairs] = {}
         self._cells: dict[tuple[int, int], CellState] = {}
@@ -94,8 +94,9 @@ class Bench:
         if key not in self._pairs:
             # of earlier seeds nothing is needed again
             self._pairs = {k: held for k, held in self._pairs.items() if k[0] == seed}
-            options = self.options | {"m": self.largest, "s": s, "random_state": [self.seed, 5, seed, s]}
-            self._pairs[key] = make_pairs(trained, self.table, options, lambda what, done, total: None)
+            drawn = int(np.random.SeedSequence([self.seed, 5, seed, s]).generate_state(1)[0])
+            options = self.options | {"m": self.largest, "s": s, "random_state": drawn}
+            self._pairs[key] = make_pairs(trained, self.table, options, _silent)
         pairs = self._pairs[key]
         return pairs.without(np.arange(min(m, len(pairs)), len(pairs)))
 
@@ -127,6 +128,10 @@ class Bench:
         tried = copy.deepcopy(head)
         tried.forget(Rows(*self.table.take(ids), None, ids))
         return np.asarray(tried.theta)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Progress of what takes seconds."""
 
 
 def anchored(model: Any) -> bool:

@@ -13,9 +13,9 @@ One record per (dataset, model, method, r, requests, seed):
   residual: largest entry of the retained objective's gradient at theta
   accuracy, retrain_accuracy, disagreement, nothing_disagreement: on test rows, against that retrain
   error: what the unlearner itself estimates rho to be (None where it cannot); due: whether a refresh should follow
-  reanchored: how often it was refreshed so far; reanchor_seconds: median time of it (None before the first)
+  refreshes: how many so far; refresh_seconds: median time of it (None before the first)
 "nothing" keeps the first theta; "retrain" is a cold retrain at that point, and its unlearn_seconds the time it took.
-For an anchored MLP the retrain belongs to the anchor of the rows that stay. Requests were warmed up on a copy.
+For an anchored MLP the retrain belongs to the anchor that it has by then. Requests were warmed up on a copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from l2ul_fast.baselines import Retrain
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS, plain, quiet, request
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import Ids, Numbers, Vector, chosen, fitted, numbers_of, pinned, score
+from l2ul_fast.experiments.parts import Ids, Numbers, chosen, fitted, numbers_of, pinned, score
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.timing import once
@@ -68,16 +68,6 @@ def stream(n: int, requests: int, r: int, seed: int) -> tuple[Ids, Ids]:
     return order[: requests * r].reshape(requests, r), order[-WARM:]
 
 
-def retrained(u: L2UL) -> Vector:
-    """The optimum of the rows that stay near u's theta, an anchor being theirs too."""
-    model = u.model
-    if getattr(model, "anchor", None) is not None:
-        sealed = u.copy()
-        sealed.refresh()
-        model = sealed.model
-    return np.asarray(model.fit(u.retained(), start=u.theta, tol=1e-11 if model.name == "lr" else 1e-9).theta)
-
-
 def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numbers, done: Any) -> Iterator[Record]:
     """Records of one stream; done(method, requests) says which are there already."""
     order, spare = stream(len(train.X), plan["requests"], plan["r"], plan["seed"])
@@ -98,15 +88,15 @@ def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numb
         names = [name for name in names if not done(name, count)]
         facts: Record = {
             "requests": count, "forgotten": count * plan["r"], "unlearn_seconds": float(np.median(seconds)),
-            "unlearn_seconds_max": max(seconds), "reanchored": len(again),
-            "reanchor_seconds": float(np.median(again)) if again else None,
+            "unlearn_seconds_max": max(seconds), "refreshes": len(again),
+            "refresh_seconds": float(np.median(again)) if again else None,
             **finite({"error": found.error, "due": found.due is not None}),
         }  # fmt: skip
         seconds = []
         if not names:
             continue
         left = u.retained()
-        target = retrained(u)
+        target = u.model.fit(left, start=u.theta, tol=1e-11 if u.model.name == "lr" else 1e-9).theta
         for name in names:
             at = {"nothing": start, "retrain": target}.get(name, u.theta)
             if name == "nothing":

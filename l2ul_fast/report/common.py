@@ -223,8 +223,8 @@ def seconds_of(records: Iterable[Record], erased: bool) -> float | None:
 
 
 def erased_cell(records: list[Record]) -> Cell:
-    """The second of the two, "never" where a method forgets nothing, a dash where it was not measured."""
-    never = any("erased_seconds" in r and r["erased_seconds"] is None for r in records)
+    """The second of the two, "never" where a method forgets nothing, a dash where it was not measured or failed."""
+    never = any("erased_seconds" in r and r["erased_seconds"] is None and not r.get("erased_status") for r in records)
     found = seconds_of(records, True)
     return Cell("never", None) if found is None and never else seconds(found)
 

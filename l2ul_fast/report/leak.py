@@ -14,13 +14,14 @@ from l2ul_fast.report.common import (
     Cell,
     dataset_label,
     group,
+    median,
     pick,
     seconds,
     seconds_axis,
     settings_of,
     style,
 )
-from l2ul_fast.report.lines import method_name, methods_in, middle, middle_cell, of_experiment, sources
+from l2ul_fast.report.lines import method_name, methods_in, middle_cell, of_experiment, sources
 from l2ul_fast.results import Record
 
 
@@ -62,12 +63,16 @@ def _shares(axis: Any, records: list[Record]) -> None:
 
 
 def _costs(axis: Any, records: list[Record]) -> None:
-    labels = []
-    for place, ((dataset, model, method), own) in enumerate(_timed(records)):
-        request, refresh = (np.median(middle(own, name)) for name in ("unlearn_seconds", "refresh_seconds"))
+    labels: list[str] = []
+    for (dataset, model, method), own in _timed(records):
+        request, refresh = (median(own, name) for name in ("unlearn_seconds", "refresh_seconds"))
+        if request is None or refresh is None:
+            continue
+        place = len(labels)
         axis.barh(place + 0.19, request, 0.36, color=BLUE, label="request" if place == 0 else None)
         if refresh > 0:
-            axis.barh(place - 0.19, refresh, 0.36, color=ORANGE, hatch="//", label="refresh of U" if place else None)
+            place = len(labels)
+        axis.barh(place - 0.19, refresh, 0.36, color=ORANGE, hatch="//", label="refresh of U" if place else None)
         labels.append(f"{dataset}, {str(model).upper()}, {method}")
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
@@ -104,9 +109,8 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
                 own = pick(cells, method=method)
                 rows.append(
                     [dataset_label(*setting), str(model).upper(), method_name(method), none, none, none, none,
-                     seconds(float(np.median(middle(own, "unlearn_seconds")))),
-                     seconds(float(np.median(middle(own, "refresh_seconds")))),
-                     middle_cell(own, "pairs_dropped"), str(own[0].get("head", ""))]
+                     seconds(median(own, "unlearn_seconds")), seconds(median(own, "refresh_seconds")),
+                     middle_cell(own, "pairs_dropped"), str(own[0].get("head") or own[0].get("status") or "")]
                 )  # fmt: skip
     columns = ["dataset", "model", "method", "s", "in subsets", "predicted", "counted", "one request", "refresh of U",
                "pairs dropped", "what refresh did"]  # fmt: skip

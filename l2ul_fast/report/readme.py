@@ -47,18 +47,9 @@ def stream_part(records_file: Path) -> str:
 
 
 def unlearn_part(records_file: Path) -> str:
-    """What README.md says about unlearning."""
+    """What docs/unlearn.md says about unlearning."""
     records = read_records(records_file)
-    kinds = tuple(f"{kind} {r}" for kind, r in unlearn.KINDS)
-    parts = [_machine(records)]
-    for model, name in (("lr", "Logistic regression"), ("mlp", "MLP, one layer of 10 units, anchored")):
-        rows = unlearn.quality(records, model)
-        if rows:
-            parts.append(f"{name}: rho against a true retrain, medians; ! is above our goal. Retrain itself scores 0.")
-            parts.append(_table(("dataset", "method", *kinds, "accuracy gap, points", "goals"), rows))
-    parts.append("Speed, on HIGGS stand-in rows:")
-    parts.append(_table(("what", "measured", "goal", ""), unlearn.speed(records)))
-    return "\n\n".join(parts)
+    return _machine(records) + "\n\n" + unlearn.markdown(records)
 
 
 def main_part(records_file: Path) -> str:

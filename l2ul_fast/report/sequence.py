@@ -8,7 +8,7 @@ from l2ul_fast.report.common import INK, MODELS, dataset_label, group, pick, sec
 from l2ul_fast.report.lines import draw_line, legend, method_name, methods_in, middle_cell, of_experiment
 from l2ul_fast.results import Record
 
-#: (field, label, where smaller values are drawn: re-anchoring leaves only the solver's noise)
+#: (field, label, where smaller values are drawn: a seal leaves only the solver's noise)
 ROWS = (
     ("rho", "rho (1 = did nothing)", 1e-5),
     ("drift", "|theta − retrained|", 1e-8),
@@ -65,14 +65,14 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
                     own = pick(cells, method=method, requests=count)
                     if not own:
                         continue
-                    time, again = (middle_cell(own, k).sort for k in ("unlearn_seconds", "reanchor_seconds"))
+                    time, again = (middle_cell(own, k).sort for k in ("unlearn_seconds", "refresh_seconds"))
                     rows.append(
                         [dataset_label(*setting), MODELS.get(model, model), r, method_name(method), count,
                          middle_cell(own, "rho", "{:.3g}"), middle_cell(own, "drift", "{:.2e}"),
                          middle_cell(own, "disagreement", "{:.3%}"), middle_cell(own, "residual", "{:.1e}"),
-                         seconds(time), middle_cell(own, "reanchored", "{:.0f}"),  # type: ignore[arg-type]
+                         seconds(time), middle_cell(own, "refreshes", "{:.0f}"),  # type: ignore[arg-type]
                          seconds(again), len(own)]  # type: ignore[arg-type]
                     )  # fmt: skip
     columns = ["dataset", "model", "r", "method", "requests so far", "rho", "drift", "disagree", "gradient left",
-               "one request", "re-anchored", "one re-anchoring", "runs"]  # fmt: skip
+               "one request", "refreshes", "one refresh", "runs"]  # fmt: skip
     return columns, rows

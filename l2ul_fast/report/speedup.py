@@ -97,9 +97,7 @@ def tables(records: list[Record]) -> list[Table]:
     return out
 
 
-def span(
-    records: list[Record], model: str, against: str = "retrain", erased: bool = False
-) -> list[tuple[str, float]]:
+def span(records: list[Record], model: str, against: str = "retrain", erased: bool = False) -> list[tuple[str, float]]:
     """(dataset label, L2UL's speed-up at r = 1), slowest first; erased: until nothing kept gives the row back."""
     mine = pick(main_records(records, model), model=model, r=1, kind=("random", None))
     out = []
