@@ -285,8 +285,8 @@ class L2UL:
 
     @property
     def class_counts(self) -> NDArray[np.int64]:
-        """(C,) rows of each class that stay."""
-        return self.head.class_counts
+        """(C,) rows of each class that stay, a copy."""
+        return np.array(self.head.class_counts)
 
     @property
     def due(self) -> str | None:
@@ -317,6 +317,8 @@ class L2UL:
             For rows that do not exist, are forgotten, are named twice, or would leave a class without rows. Nothing has
             changed then.
         """
+        if rtol is not None:
+            rtol = self._checked_rtol(rtol)
         with self._lock:
             head, store = self.head, self.store
             if X is None and type(store) is ArrayStore and type(head) is Expansion:
@@ -342,7 +344,11 @@ class L2UL:
         head = self.head
         error = head.error
         if rtol is not None and ids.size and not (error is not None and error <= rtol):
-            head.refine(self._readable(), rtol)
+            try:
+                head.refine(self.retained(), rtol)
+            except UserError as reason:  # the rows have left all the same
+                warnings.warn(RetrainInstead(f"the rows are forgotten, but the answer is not refined: {reason}"),
+                              stacklevel=3)  # fmt: skip
             error = head.error
         if error is not None and error > UNTRUSTED:
             warnings.warn(
@@ -352,11 +358,13 @@ class L2UL:
             )  # fmt: skip
         return Unlearned(self.theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
 
-    def _readable(self) -> Table:
-        table = self.retained()
-        if table is None:
-            raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot refine its answer")
-        return table
+    def _checked_rtol(self, rtol: Any) -> float:
+        """A tolerance that can be asked for, before any row has left."""
+        if isinstance(self.store, NoStore):
+            raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot refine its answer to rtol")
+        if isinstance(rtol, int | float | np.number) and not isinstance(rtol, bool) and rtol >= 0:
+            return float(rtol)
+        raise UserError(f"rtol must be a number of at least 0, got {rtol!r}")
 
     def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
         """Any request but its note: the numbers of the rows, ascending."""
@@ -384,7 +392,7 @@ class L2UL:
         return ids
 
     def _keep_classes(self, y: NDArray[Any], ids: NDArray[np.int64]) -> None:
-        counts = self.class_counts
+        counts = self.head.class_counts
         if counts.size:
             left = counts - np.bincount(y, minlength=counts.size)
             if (left <= 0).any():

@@ -27,6 +27,8 @@ _REASONS = {
 
 def checked_ids(rows: ArrayLike) -> NDArray[np.int64]:
     """Row numbers (r,) int64, ascending: the order of a request does not matter, bit for bit."""
+    if isinstance(rows, np.ma.MaskedArray):
+        raise UserError("row numbers must not be masked: name the rows to forget, and no others")
     try:
         ids = np.array(rows)  # ours: the ledger keeps it
     except ValueError:
