@@ -1,6 +1,6 @@
 """The paper's frame repaired: how well a head can do that sees forgotten rows through the cells they lie in, by class.
 
-    theta' = theta + sqrt(r) / (n - r) W z,   z = sqrt(r) (mean over the forgotten rows of one-hot(y) x cells - D's mean)
+    theta' = theta + sqrt(r) / (n - r) W z,  z = sqrt(r) (mean over the forgotten rows of one-hot(y) x cells - D's mean)
 
 W is ridge regression on the same training pairs as those of the head "learned", its strength chosen by leave-one-out.
 Cells without the classes cannot tell in which direction to move: the sign of a row's influence depends on its label.
@@ -32,7 +32,6 @@ from l2ul_fast.unlearner.heads.sealed import (
 )
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_kernels import unpack_cells
 from l2ul_kernels.rowcounts import count_rows
 
 #: Rows up to which their cells' weights are added one by one; of more, cells are counted first.
@@ -86,7 +85,11 @@ class Kme(SealedHead):
         packed = self.cells.packed[ids]
         if ids.size > FEW:
             return self._weigh(count_rows(packed, np.arange(ids.size), t, psi, y, len(self.cells.counts)))
-        places = unpack_cells(packed, t, psi) + (np.arange(t) * psi + y[:, None].astype(np.int64) * (t * psi))
+        bits = self.cells.bits  # unpacked here: the kernel would start threads for a few bytes
+        cells = np.unpackbits(packed, axis=1, bitorder="little")[:, : t * bits].reshape(-1, t, bits) @ (
+            1 << np.arange(bits)
+        )
+        places = cells + (np.arange(t) * psi + y[:, None].astype(np.int64) * (t * psi))
         return np.asarray(self.W[places.ravel()].sum(axis=0, dtype=np.float64))
 
     def _weigh(self, counts: NDArray[np.int64]) -> Vector:
@@ -158,5 +161,6 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
     lap("pairs")
     head, facts = Kme.of(trained, pairs, table, cells, params)
     lap("head")
+    cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))  # compiled now: the first request need not wait
     report("done", 1, 1)
     return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)

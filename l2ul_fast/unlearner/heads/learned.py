@@ -27,12 +27,13 @@ from l2ul_fast.unlearner.heads.sealed import (
     theta_from,
     train_first,
 )
+from l2ul_fast.unlearner.heads.secant import gradient_sum
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_kernels.mlp_few import few_gradient
+from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.request.claims import logistic_total
 
-#: Rows up to which a plain loop over them beats the blocked kernels.
+#: Rows of binary logistic regression up to which a plain loop over them beats the blocked kernel.
 FEW = 32
 #: W is kept in float32 from this many parameters on: a request then reads half the bytes.
 SINGLE = 100
@@ -68,17 +69,14 @@ class Learned(SealedHead):
     def total(self, theta: Vector, X: NDArray[Any], y: NDArray[np.uint8]) -> Vector:
         """(p,) r * (mean gradient of the rows X (r, d), y (r,) at theta + gradient of the penalty)."""
         model, r = self.model, len(X)
-        if r <= FEW and model.name == "mlp":
-            outputs = 1 if model.n_classes == 2 else model.n_classes
-            out, memory = r * model.penalty_gradient(theta), np.empty(2 * (model.h + outputs))
-            relu = int(model.activation == "relu")
-            few_gradient(X, y, np.arange(r), theta, model.h, outputs, relu, memory, out)
-            return np.asarray(out)
-        if r <= FEW and model.n_classes == 2:
-            out = np.empty(theta.size)
-            logistic_total(X, y, theta, model.lam, out)
-            return out
-        return np.asarray(r * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta)))
+        if r > FEW or model.name != "lr" or model.n_classes > 2:
+            return np.asarray(gradient_sum(model, X, y, theta) + r * model.penalty_gradient(theta))
+        out = np.empty(theta.size)
+        what = (theta, model.lam, out)
+        key = ("logistic total", X.dtype, y.dtype)
+        ensure_compiled(key, logistic_total, lambda: logistic_total(X[:0], y[:0], *what))
+        logistic_total(X, y, *what)
+        return out
 
     def forget(self, rows: Rows) -> None:
         """Take rows out that are in.
@@ -143,5 +141,7 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
     lap("pairs")
     head, facts = Learned.of(trained, pairs, counts_of(table), params)
     lap("head")
+    nothing = np.empty((0, table.d), table.dtype), np.empty(0, np.uint8)
+    head.total(head.theta, *nothing)  # compiled now: the first request need not wait
     report("done", 1, 1)
     return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)

@@ -141,5 +141,6 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
     lap("pairs")
     head, facts = Paper.of(trained, pairs, table, cells, params, report)
     lap("head")
+    cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))  # compiled now: the first request need not wait
     report("done", 1, 1)
     return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
