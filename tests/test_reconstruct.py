@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from typer.testing import CliRunner
+from unlearners import curved_data, logistic_data
 
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import DataError, UserError
@@ -13,6 +14,7 @@ from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.artifact import load_artifact, save_artifact
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.reconstruct import CONFIRMS, INHERENT, OUTSIDE, ROW, reconstruct, verdict
+from l2ul_kernels import unpack_cells
 from l2ul_kernels.linear import integer_sums as ints
 
 N, D = 800, 5
@@ -343,6 +345,155 @@ def test_two_snapshots_give_the_row(model, tmp_path):
     assert nearest(attacks, "two snapshots: sums: G") < 1e-9
     assert {a.kind for a in named(attacks, "two snapshots")} == {INHERENT}
     assert not verdict(attacks).leaks
+
+
+# Heads without integer sums ------------------------------------------------------------------------------------------
+
+SMALL = {"m": 60, "s": 400, "t": 20}
+MLP = {"hidden": 3, "anchor_rows": 200}
+HEADS = {
+    "learned": ("lr", 2, {"head": "learned", **SMALL}),
+    "kme": ("lr", 2, {"head": "kme", "psi": 4, **SMALL}),
+    "paper": ("lr", 2, {"head": "paper", **SMALL}),
+    "multinomial": ("lr", 3, {}),
+    "mlp": ("mlp", 2, MLP),
+    "mlp without anchor": ("mlp", 2, MLP | {"anchor_rows": 0}),
+    "learned mlp": ("mlp", 2, {"head": "learned", "m": 80, "t": 20, **MLP}),
+}
+
+
+def other_rows(model, classes, seed):
+    if model == "mlp":
+        return curved_data(N, seed)
+    return logistic_data(N, D, classes, seed, np.float64)
+
+
+def fitted_head(name, seed=0, **options):
+    """(unlearner, X, y)"""
+    if name == "paper":
+        pytest.importorskip("torch")
+    model, classes, own = HEADS[name]
+    X, y = other_rows(model, classes, seed)
+    return L2UL(model, **own, **options).fit(X, y), X, y
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_sealed_directory_gives_no_row(name, tmp_path):
+    errors = {}
+    for seed in range(2 if name == "paper" else 3):
+        u, X, y = fitted_head(name, seed)
+        rows_in_use = [ROW_ID]
+        if hasattr(u.head, "cells"):  # a seed, which is kept verbatim
+            rows_in_use.append(int(u.head.cells.partitions.row_ids[3, 1]))
+        if name == "mlp":
+            from l2ul_fast.unlearner.heads.secant import anchor_rows
+
+            rows_in_use.append(int(anchor_rows(u.params, u.retained())[7]))
+        for row in rows_in_use:
+            u, _, _ = fitted_head(name, seed)
+            u.unlearn([row])
+            assert u.due
+            folder = tmp_path / f"{seed} {row}"
+            u.save(folder)
+            attacks = reconstruct(folder, truth=(X[row], y[row]))
+            assert not named(attacks, "due")
+            for a in attacks:
+                if a.kind == ROW and a.error is not None:
+                    errors.setdefault(a.name, []).append(a.error / verdict(attacks).chance)
+    assert "gradient at theta" in errors
+    assert not {attack: found for attack, found in errors.items() if np.median(found) < 0.5}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_directory_that_is_due_gives_the_row_and_says_so(name, tmp_path):
+    u, X, y = fitted_head(name)
+    u.save(tmp_path / "before")
+    u.unlearn([ROW_ID])
+    u.save(tmp_path / "u", defer=True)
+    attacks = reconstruct(tmp_path / "u", tmp_path / "before", truth=(X[ROW_ID], y[ROW_ID]))
+    assert named(attacks, "due")
+    assert verdict(attacks).best.error < 1e-3
+    assert nearest(attacks, "two snapshots: gradient") < 1e-3
+
+
+@pytest.mark.parametrize("what", ["total", "hessian"])
+def test_a_term_left_in_sums_of_floats(what, tmp_path):
+    u, X, y = fitted_head("multinomial")
+    row = X[[ROW_ID]], np.searchsorted(u.classes_, y[[ROW_ID]]).astype(np.uint8)
+    u.unlearn([ROW_ID])
+    u.save(tmp_path / "u")
+    theta, kept = u.theta, load_artifact(tmp_path / "u")[1][f"secant.{what}"]
+    term = u.model.data_gradient(theta, *row)
+    if what == "hessian":
+        H = u.model.hessian(theta, *row) - 1e-3 * np.diag(u.model.penalty_gradient(np.ones(theta.size)) > 0)
+        term = H[np.tril_indices(theta.size)]
+    planted = plant(tmp_path / "u", tmp_path / "x", **{f"secant.{what}": kept + term})
+    assert nearest(reconstruct(planted, truth=(X[ROW_ID], y[ROW_ID])), f"{what} - ") < 1e-6
+
+
+def test_an_inverse_hessian_with_the_row(tmp_path):
+    u, X, y = fitted_head("mlp")
+    u.unlearn([ROW_ID])
+    u.save(tmp_path / "u")
+    everything = u.model.hessian(u.theta, X, np.searchsorted(u.classes_, y).astype(np.uint8))
+    inverse = np.linalg.inv(everything)[np.tril_indices(u.theta.size)].astype(np.float32)
+    planted = plant(tmp_path / "u", tmp_path / "x", **{"secant.inverse": inverse})
+    attacks = reconstruct(planted, truth=(X[ROW_ID], y[ROW_ID]))
+    assert nearest(attacks, "inverse - Hessians at theta") < 0.1
+
+
+def test_newton_inverted_for_a_softmax(tmp_path):
+    """The seal must go on until rounding stops it, and hide what is left by rounding theta."""
+    u, X, y = fitted_head("multinomial")
+    optimum = u.theta
+    u.unlearn([ROW_ID])
+    u.save(tmp_path / "u")
+    stay = np.arange(N) != ROW_ID
+    rest = X[stay], np.searchsorted(u.classes_, y[stay]).astype(np.uint8)
+    free = (u.model.penalty_gradient(np.ones(u.theta.size)) == 0).astype(float)
+    optimum = u.model.fit((X, np.searchsorted(u.classes_, y).astype(np.uint8)), start=optimum, tol=0.0).theta
+    J = u.model.hessian(optimum, *rest) + np.outer(free, free)
+    stale = optimum - np.linalg.solve(J, u.model.gradient(optimum, *rest))
+    planted = plant(tmp_path / "u", tmp_path / "x", theta=stale, **{"secant.theta": stale})
+    assert nearest(reconstruct(planted, truth=(X[ROW_ID], y[ROW_ID])), "Newton inverted, one step") < 1e-3
+
+
+def test_a_pair_that_forgot_the_row(tmp_path):
+    u, X, y = fitted_head("learned")
+    u.unlearn([ROW_ID])
+    u.save(tmp_path / "u")
+    labels = np.searchsorted(u.classes_, y).astype(np.uint8)
+    Z = [u.model.data_gradient(u.theta, X[[i]], labels[[i]]) + u.model.penalty_gradient(u.theta)
+         for i in (3, 40, ROW_ID, 9)]  # fmt: skip
+    planted = plant(tmp_path / "u", tmp_path / "x", **{"pairs.Z": np.array(Z)})
+    assert nearest(reconstruct(planted, truth=(X[ROW_ID], y[ROW_ID])), "pairs: pairs.Z") < 1e-6
+
+
+@pytest.mark.parametrize("what", ["packed", "counts", "seeds"])
+def test_cells_of_the_row(what, tmp_path):
+    u, X, y = fitted_head("kme")
+    row = int(u.head.cells.partitions.row_ids[3, 1])
+    before = {name: np.array(array) for name, array in u.head.arrays().items()}
+    cells = u.head.cells
+    packed = before["cells.packed"][row]
+    u.unlearn([row])
+    u.save(tmp_path / "u")
+    arrays = load_artifact(tmp_path / "u")[1]
+    changed = {name: np.array(array) for name, array in arrays.items() if name.startswith("cells.")}
+    partitions = np.any(changed["cells.seeds"] != before["cells.seeds"], axis=(1, 2))
+    assert partitions.any()
+    if what == "seeds":
+        changed["cells.seeds"][3, 1] = X[row]
+    elif what == "packed":
+        changed["cells.packed"][row] = packed
+    else:
+        own = unpack_cells(packed[None], cells.t, cells.psi)[0]
+        changed["cells.counts"][1, np.arange(cells.t), own] += 1
+        changed["cells.counts"][1, np.arange(cells.t), (own + 1) % cells.psi] -= 1  # the number of rows is checked
+    planted = plant(tmp_path / "u", tmp_path / "x", **changed)
+    attacks = reconstruct(planted, truth=(X[row], y[row]))
+    name = {"packed": "stored cells", "counts": "cell counts", "seeds": "seeds"}[what]
+    assert nearest(attacks, name) < (1e-6 if what == "seeds" else 0.75 * verdict(attacks).chance)
 
 
 # Command line --------------------------------------------------------------------------------------------------------

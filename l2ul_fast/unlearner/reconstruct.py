@@ -48,6 +48,7 @@ from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.ledger import theta_digest
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 from l2ul_fast.unlearner.tensors import encode, layout_of
+from l2ul_kernels import Partitions, assign_cells, counts_from_cells, unpack_cells
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, SQUARED
 from l2ul_kernels.request.claims import FORGOTTEN, PRESENT
@@ -62,10 +63,26 @@ MOST_PARAMETERS = 150
 STARTS, FOLLOWED, STEPS, REFINED = 400, 40, 40, 6
 #: Rows that the median error of a random guess is taken over.
 GUESSES = 1000
+#: Facts that are the user's own, and digests.
+_NO_NUMBERS = (
+    "params",
+    "options",
+    "previous",
+    "theta_after",
+    "theta_before",
+    "sha256",
+    "fingerprint",
+    "head",
+    "digests",
+)
 #: Files of an artifact (opening one deletes those of them that it does not need).
 _KNOWN = re.compile(r"artifact\.json|ledger\.jsonl|journal\.jsonl|\.lock|state-.+")
 _NUMBER = re.compile(rb"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?")
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+#: Rows that share most cells with the forgotten one, whose mean is the estimate.
+NEIGHBOURS = 5
+#: Training pairs that are looked at; Hessians that differ by more than this share are not near.
+PAIRS, NEAR = 5000, 0.1
 #: Bytes of a file that are searched for something that looks like a row.
 SEARCHED = 1 << 20
 
@@ -348,12 +365,13 @@ def _objective(e: Evidence) -> Objective | None:
 
     if not _is_linear(e.u):
         n = float(len(X))
+        gauge = _gauge(model)
 
         def gradient(theta: Vector) -> Vector:
             return n * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
 
         def hessian(theta: Vector) -> Vector:
-            return n * np.asarray(model.hessian(theta, X, y))
+            return n * (np.asarray(model.hessian(theta, X, y)) + gauge)
 
         def third(theta: Vector) -> Vector:
             h = 1e-4
@@ -377,14 +395,13 @@ def _objective(e: Evidence) -> Objective | None:
     )
 
 
-def _polynomial(e: Evidence) -> Objective | None:
-    """The system that the saved integers stand for; its root is what should have been saved."""
-    head = e.u.head
-    if not isinstance(head, Expansion) or (head.order == 3 and head.p > MOST_PARAMETERS):
+def _polynomial(head: Expansion) -> Objective | None:
+    """The system that the integers of a head stand for; its root is what should have been saved."""
+    if head.p > MOST_PARAMETERS:
         return None
     G, H, T = _unpacked(head, head.sums)
     strength = head.penalty[0] + head.penalty[1] * head.weight
-    penalised, g = np.arange(head.p) < e.d, head.anchor
+    penalised, g = np.arange(head.p) < head.p - 1, head.anchor
     return Objective(
         lambda theta: G + (H + 0.5 * (T @ (theta - g))) @ (theta - g) + strength * penalised * theta,
         lambda theta: H + T @ (theta - g) + strength * np.diag(penalised.astype(float)),
@@ -529,7 +546,7 @@ def _points(e: Evidence) -> dict[str, Vector]:
     p = e.theta.size
     found = {"theta": e.theta}
     for name, array in e.arrays.items():
-        if array.shape == (p,) and array.dtype == np.float64 and name != "theta":
+        if array.shape == (p,) and array.dtype == np.float64 and name != "theta" and array.any():
             found[name.rsplit(".", 1)[-1]] = np.asarray(array)
     return found
 
@@ -547,7 +564,7 @@ def _last_bits(e: Evidence) -> Iterator[Attack]:
     if not away.any():
         yield Attack("last bits of theta", None, None, "theta is what the saved integers give, in every bit")
         return
-    system = _polynomial(e)
+    system = _polynomial(head)
     if system is None:
         yield Attack("last bits of theta", None, None, "theta is not what the saved integers give")
         return
@@ -818,7 +835,8 @@ def _lists(e: Evidence) -> Iterator[tuple[str, Vector]]:
     def walk(value: Any, where: str) -> Iterator[tuple[str, Vector]]:
         if isinstance(value, dict):
             for key, item in value.items():
-                yield from walk(item, f"{where}: {key}")
+                if key not in _NO_NUMBERS:
+                    yield from walk(item, f"{where}: {key}")
         elif isinstance(value, list):
             if value and all(type(item) in (int, float) for item in value):
                 yield where, np.array(value, np.float64)
@@ -833,8 +851,7 @@ def _lists(e: Evidence) -> Iterator[tuple[str, Vector]]:
                         if np.isfinite(values).all() and e.plausible(values.astype(np.float64)):
                             yield where, values.astype(np.float64)
 
-    facts = {key: item for key, item in e.facts.items() if key != "params"}  # params are the user's own
-    yield from walk(facts, HEADER)
+    yield from walk(e.facts, HEADER)
     for path in _files(e):
         if path.suffix == ".jsonl" or (path.suffix == ".json" and path.name != HEADER):
             for line in path.read_bytes().splitlines():
@@ -953,6 +970,154 @@ def _find(path: Path, pattern: bytes) -> int:
             return -1
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             return mapped.find(pattern)
+
+
+def _cells(e: Evidence) -> Iterator[Attack]:
+    """The row's cells, in its own place or in the counts, and seeds that are rows nobody has any more."""
+    if e.X is None or e.y is None or "cells.seeds" not in e.arrays:
+        return
+    seeds, packed, counts = (np.asarray(e.arrays[f"cells.{name}"]) for name in ("seeds", "packed", "counts"))
+    t, psi, d = seeds.shape
+    own = assign_cells(_as_stored(e), Partitions.from_seeds(np.ascontiguousarray(seeds)))
+    left = packed[e.forgotten]
+    left = left[left.any(axis=1)]
+    row = _row_near(e, own, unpack_cells(left[:1], t, psi)[0]) if len(left) else None
+    yield Attack(
+        "stored cells", row, None, "are still there: the rows nearest by cells" if len(left) else "are overwritten"
+    )
+    difference = (counts - counts_from_cells(own, psi, e.y, len(counts))).sum(axis=0)
+    row = _row_near(e, own, difference.argmax(axis=1)) if difference.any() else None
+    used = "count another row: the rows nearest by cells" if difference.any() else "are those of the rows that stay"
+    yield Attack("cell counts", row, None, used)
+    known = {x.tobytes() for x in e.X.astype(seeds.dtype)}
+    foreign = [x for x in seeds.reshape(-1, d) if x.tobytes() not in known]
+    row = foreign[0].astype(np.float64) if foreign else None
+    held = int(np.isin(np.asarray(e.arrays["cells.seed_rows"]), e.forgotten).sum())
+    yield Attack("seeds", row, None, f"{len(foreign)} are no rows that stay, {held} have a forgotten row's number")
+
+
+def _row_near(e: Evidence, cells: NDArray[Any], wanted: NDArray[Any]) -> Vector:
+    """Mean of the rows that stay which share most of the wanted cells (t,)."""
+    assert e.X is not None
+    shared = (cells == wanted).sum(axis=1)
+    return np.asarray(e.X[np.argsort(-shared, kind="stable")[:NEIGHBOURS]].mean(axis=0))
+
+
+def _pairs(e: Evidence) -> Iterator[Attack]:
+    """Inputs and targets of training pairs: those of a pair that forgot the row alone are its gradient, scaled."""
+    p = e.theta.size
+    if e.X is None:
+        return
+    any_pair = False
+    for name, array in e.arrays.items():
+        if array.ndim != 2 or array.shape[1] != p or array.shape[0] in (0, p) or array.dtype.kind != "f":
+            continue
+        any_pair = True
+        best: tuple[float, Vector | None] = (np.inf, None)
+        penalty = e.u.model.penalty_gradient(e.theta)
+        for z in np.asarray(array[:PAIRS], np.float64):
+            for v in (z - penalty, z):
+                row = _row_in(e.u, v)
+                if row is None or not np.isfinite(row).all() or _stays(e, row):
+                    continue
+                miss = _implausible(e, e.theta, v, row)
+                if miss < best[0]:
+                    best = (miss, row)
+        yield Attack(f"pairs: {name}", best[1], None, f"the row found misses its own gradient by {best[0]:.1e}")
+    if not any_pair:
+        yield Attack("pairs", None, None, "there are none")
+
+
+def _stays(e: Evidence, row: Vector) -> bool:
+    assert e.X is not None
+    return bool((np.abs(e.X - row).max(axis=1) < 1e-3 * (np.abs(row).max() + 1e-300)).any())
+
+
+def _kept_sums(e: Evidence) -> Iterator[Attack]:
+    """Sums of gradients and Hessians (or their inverse), minus those of the rows that stay, at each saved point."""
+    objective, X, y, p = _objective(e), e.X, e.y, e.theta.size
+    if objective is None or X is None or y is None or p > MOST_PARAMETERS or isinstance(e.u.head, Expansion):
+        return
+    n, points, model = float(len(X)), _points(e), e.u.model
+    fixed = n * _fixed_curvature(model)
+    gradients = {where: n * model.data_gradient(q, X, y) for where, q in points.items()}
+    hessians = {where: objective.hessian(q) for where, q in points.items()}
+    largest = 2 * e.forgotten.size * (1 + np.abs(X).max())  # that rows could have added
+    for name, found in points.items():
+        for where, own in gradients.items():
+            away = found - own
+            if where != name and np.abs(away).max() < largest:
+                yield Attack(f"{name} - gradients at {where}", _row_in(e.u, away), None, _differ(away, own))
+    for name, array in e.arrays.items():
+        matrix = _square(np.asarray(array), p)
+        if matrix is None:
+            continue
+        inverse = _inverse(matrix)
+        for where, own in hessians.items():
+            likely = [(matrix, own - fixed), (matrix, own)]
+            likely += [] if inverse is None else [((n + k) * inverse, own) for k in (0, e.forgotten.size)]
+            for found, expected in likely:
+                away = found - expected
+                if np.abs(away).max() < NEAR * np.abs(expected).max():
+                    values, vectors = np.linalg.eigh(away)
+                    row = _row_in(e.u, vectors[:, np.abs(values).argmax()]) if values.any() else None
+                    short = name.rsplit(".", 1)[-1]
+                    yield Attack(f"{short} - Hessians at {where}", row, None, _differ(away, expected))
+
+
+def _differ(away: Vector, own: Vector) -> str:
+    return f"differ by {np.abs(away).max() / np.abs(own).max():.1e} from those of the rows that stay"
+
+
+def _square(array: NDArray[Any], p: int) -> Vector | None:
+    """A symmetric (p, p) matrix, saved whole or as its lower triangle."""
+    if array.dtype.kind != "f":
+        return None
+    if array.shape == (p * (p + 1) // 2,):
+        whole = np.zeros((p, p))
+        lower = np.tril_indices(p)
+        whole[lower] = array
+        whole.T[lower] = array
+        return whole
+    return np.asarray(0.5 * (array + array.T), np.float64) if array.shape == (p, p) else None
+
+
+def _inverse(matrix: Vector) -> Vector | None:
+    try:
+        return np.asarray(np.linalg.inv(matrix), np.float64)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _fixed_curvature(model: Any) -> Vector:
+    """(p, p) what the penalty adds to the mean Hessian, and curvature 1 for equal changes of a softmax's intercepts."""
+    zero = model.penalty_gradient(np.zeros(model.size))
+    return np.stack([model.penalty_gradient(one) - zero for one in np.eye(model.size)]) + _gauge(model)
+
+
+def _gauge(model: Any) -> Vector:
+    """(p, p) curvature 1 along the directions that change nothing: one number added to all intercepts of a softmax."""
+    free = np.zeros(model.size)
+    if model.name == "lr" and model.size > model.d + 1:
+        free[model.size // (model.d + 1) * model.d :] = 1.0
+    return np.outer(free, free)
+
+
+def _anchor(e: Evidence) -> Iterator[Attack]:
+    """The anchor of an MLP is trained on some of the rows: the gradient of those of them that stay, there."""
+    model = e.u.model
+    if model.name != "mlp" or getattr(model, "anchor", None) is None or e.X is None or e.y is None:
+        return
+    from l2ul_fast.unlearner.heads.secant import anchor_rows
+
+    table = e.u.retained()
+    if table is None or not isinstance(e.u.params["anchor"], str):
+        return
+    X, y = table.take(anchor_rows(e.u.params, table, again=True))
+    plain = model.with_anchor(None, None)
+    left = plain.gradient(model.anchor, X, y)
+    used = f"gradient of the anchor rows that stay at the anchor, at most {np.abs(left).max():.1e}"
+    yield Attack("anchor", _row_in(e.u, -left), None, used)
 
 
 def _confirmations(e: Evidence) -> Iterator[Attack]:
@@ -1107,19 +1272,20 @@ def _snapshots(e: Evidence) -> Iterator[Attack]:
     yield Attack("two snapshots: difference", _row_in(e.u, v), None, "(theta after - theta before) H", INHERENT)
     v = -objective.gradient(point) - e.lost * objective.penalty(point)
     yield Attack("two snapshots: gradient", _row_in(e.u, v), None, "gradient of the rows that stay, before", INHERENT)
-    if isinstance(e.before.u.head, Expansion) and e.before.u.head.p <= MOST_PARAMETERS:
-        stay = copy.deepcopy(e.before)
-        stay.u.head.sums[:] = 0
-        stay.u.head.add(_as_stored(e), e.y, e.weights)
+    head = e.before.u.head
+    if isinstance(head, Expansion) and head.p <= MOST_PARAMETERS and e.y is not None:
+        stay = copy.deepcopy(head)
+        stay.sums[:] = 0
+        stay.add(_as_stored(e), e.y, e.weights)
         system = _polynomial(stay)
         assert system is not None
         v = -system.gradient(point) - e.lost * system.penalty(point)
         used = "polynomial of the rows that stay, expanded where the one before was"
         yield Attack("two snapshots: expansion", _row_in(e.u, v), None, used, INHERENT)
-        yield from _differences(e, e.before.u.head, "two snapshots: sums", INHERENT)
+        yield from _differences(e, head, "two snapshots: sums", INHERENT)
 
 
 ATTACKS: tuple[Callable[[Evidence], Iterator[Attack]], ...] = (
-    _due, _stored_rows, _leftovers, _verbatim, _facts, _sums, _gradient, _last_bits, _newton, _cell, _standardisation,
-    _confirmations, _snapshots,
+    _due, _stored_rows, _leftovers, _verbatim, _facts, _sums, _gradient, _last_bits, _newton, _cell, _cells, _pairs,
+    _kept_sums, _anchor, _standardisation, _confirmations, _snapshots,
 )  # fmt: skip
