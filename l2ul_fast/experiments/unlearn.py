@@ -2,6 +2,7 @@
 
     identity        are the sums after requests, bit for bit, those of somebody who never had the rows?
     rho-lr, rho-mlp how far is the answer from a true retrain, by kind of request, and does its estimate of that hold?
+    grid            what the widths of the grid trade: rho of one row for requests that leave a pass due
     latency         one row beside an expert's Newton step and torch; a long stream; a durable request
     times           until the answer is usable, and until the rows are erased, of every head beside Retrain
     slow-down       requests chosen to make the server work
@@ -31,7 +32,7 @@ from l2ul_fast.results import Record, Run
 from l2ul_kernels.threads import thread_limit
 
 ALL = DATASETS
-PARTS = ("identity", "rho-lr", "rho-mlp", "latency", "times", "slow-down", "reconstruction", "fit", "pairs")
+PARTS = ("identity", "rho-lr", "rho-mlp", "grid", "latency", "times", "slow-down", "reconstruction", "fit", "pairs")
 #: quick is for a look, full is what the documentation quotes.
 #: parts, datasets: those that are run when none are named. rows: of a dataset in all at most; the real ones have fewer.
 #: mlp: (dataset, rows in all); higgs with 20,000 is the size the goals of its times are for. cases: of identity; draws:
@@ -114,8 +115,8 @@ def run_all(
 def jobs(setting: Setting, parts: tuple[str, ...], scratch: Path) -> list[Job]:
     """The jobs of these parts; scratch is for directories that are saved and deleted."""
     makers: dict[str, Callable[[Setting, Path], Iterator[Job]]] = {
-        "identity": _identity, "rho-lr": _rho_lr, "rho-mlp": _rho_mlp, "latency": _latency, "times": _times,
-        "slow-down": _slow, "reconstruction": _reconstruction, "fit": _fit, "pairs": _pairs,
+        "identity": _identity, "rho-lr": _rho_lr, "rho-mlp": _rho_mlp, "grid": _grid, "latency": _latency,
+        "times": _times, "slow-down": _slow, "reconstruction": _reconstruction, "fit": _fit, "pairs": _pairs,
     }  # fmt: skip
     return [job for part in parts for job in makers[part](setting, scratch)]
 
@@ -155,6 +156,17 @@ def _rho_mlp(setting: Setting, scratch: Path) -> Iterator[Job]:
             return unlearn_quality.measure(name, label, train, "mlp", facts["mlp_draws"], done, setting.seed)
 
         yield Job(unlearn_quality.RHO, f"{name} {rows} mlp", measure, 15.0 * facts["mlp_draws"])
+
+
+def _grid(setting: Setting, scratch: Path) -> Iterator[Job]:
+    facts = setting.facts
+    for name in setting.datasets:
+
+        def measure(done: Done, name: str = name) -> Iterator[Record]:
+            label, train, _ = setting.tables(name, facts["rows"])
+            return unlearn_quality.measure_grid(name, label, train, facts["draws"], done, setting.seed)
+
+        yield Job(unlearn_quality.GRID, name, measure, 1.0 * facts["draws"])
 
 
 def _latency(setting: Setting, scratch: Path) -> Iterator[Job]:

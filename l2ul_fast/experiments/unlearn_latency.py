@@ -31,6 +31,7 @@ from threadpoolctl import threadpool_limits
 from l2ul_fast.datasets.standin import generate
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, plain, quiet, request
 from l2ul_fast.experiments.jobs import Done
+from l2ul_fast.experiments.unlearn_quality import shifts, widths
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable, FileTable
@@ -347,13 +348,6 @@ def measure_durable(n: int, draws: int, folder: Path, done: Done) -> Iterator[Re
 # Slow-down attack ----------------------------------------------------------------------------------------------------
 
 
-def shifts(u: L2UL, table: ArrayTable) -> Vector:
-    """(n, p): by how much each row alone moves theta, to first order (H^-1 times its gradient)."""
-    rows = np.column_stack([table.X.astype(np.float64), np.ones(len(table.X))])
-    slope = 1.0 / (1.0 + np.exp(-(rows @ u.theta))) - table.y
-    return (rows * slope[:, None]) @ u.head.inverse
-
-
 def largest_shift(u: L2UL, table: ArrayTable, requests: int) -> Iterator[int]:
     """The rows that move theta most, the largest first."""
     yield from np.argsort(-np.linalg.norm(shifts(u, table), axis=1), kind="stable")[:requests].tolist()
@@ -387,8 +381,7 @@ def across_the_edge(u: L2UL, table: ArrayTable, requests: int) -> Iterator[int]:
     """
     moves = shifts(u, table)
     p = moves.shape[1]
-    width = u.head.state[kernels.HIGH, :p] - u.head.state[kernels.LOW, :p]
-    pool = np.argsort(-np.abs(moves / width).max(axis=1), kind="stable")[:POOL]
+    pool = np.argsort(-np.abs(moves / widths(u.head)).max(axis=1), kind="stable")[:POOL]
     moves, left = moves[pool], np.ones(pool.size, bool)
     for _ in range(min(requests, pool.size)):
         low, high, delta = (u.head.state[row, :p] for row in (kernels.LOW, kernels.HIGH, kernels.DELTA))

@@ -13,6 +13,11 @@ and for the instant answer:
   own_equal (lr): whether the canonical theta equals that of A'(rest) bit for bit
   refresh_seconds, refreshed_rho: of the pass that was due (lr; None where none was), of the seal (mlp)
   rho_anew (mlp, all methods), anchor_moved: see `MlpRequests`
+
+Experiment "unlearn-grid" says what the widths of the grid trade, one record per (dataset, factor, draw):
+  factor: widths as a multiple of the rule's; draw: another row, and another place of the optimum in its cell
+  rho: of that row's instant answer; crossing: expected share of single rows whose request leaves the cell, to first
+  order, over all rows and places; narrowest, widest: of the widths
 """
 
 from __future__ import annotations
@@ -31,14 +36,16 @@ from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.draw import request
+from l2ul_fast.unlearner.heads.base import Rows
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.passes import LocalPasses
+from l2ul_kernels.request import expansion as kernels
 
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-RHO = "unlearn-rho"
+RHO, GRID = "unlearn-rho", "unlearn-grid"
 
 
 class Asked(NamedTuple):
@@ -270,3 +277,48 @@ def warm_up(scratch: Scratch, rtol: float | None = None) -> None:
         u.unlearn([0])
         u.unlearn(np.arange(1, 10), rtol=rtol)
         u.refresh()
+
+
+# The grid ------------------------------------------------------------------------------------------------------------
+
+#: Widths looked at, as multiples of the rule's.
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def widths(head: Expansion) -> Vector:
+    """(p,) of the grid's cell that the optimum is in."""
+    state, p = head.state, head.p
+    return np.asarray(state[kernels.HIGH, :p] - state[kernels.LOW, :p])
+
+
+def shifts(u: L2UL, table: ArrayTable) -> Vector:
+    """(n, p): by how much each row alone moves theta when it leaves, to first order (H^-1 times its gradient)."""
+    rows = np.column_stack([table.X.astype(np.float64), np.ones(len(table.X))])
+    slope = 1.0 / (1.0 + np.exp(-(rows @ u.theta))) - table.y
+    return np.asarray((rows * slope[:, None]) @ u.head.inverse)
+
+
+def measure_grid(
+    dataset: str, source: str, train: ArrayTable, draws: int, done: Done, seed: int = 1
+) -> Iterator[Record]:  # fmt: skip
+    """rho of one row, and how many single requests leave the cell, for widths around those of the rule."""
+    todo = [(f, draw) for f in FACTORS for draw in range(draws) if not done(factor=f, draw=draw)]
+    if not todo:
+        return
+    u = L2UL("lr", random_state=seed).fit(train.X, train.y)
+    model, rule = u.model, widths(u.head)
+    theta = np.asarray(model.fit(train, start=u.theta, tol=0.0).theta)
+    moves = np.abs(shifts(u, train))
+    for factor, draw in todo:
+        rng, h = np.random.default_rng([seed, 78, draw]), factor * rule
+        row = np.array([rng.integers(train.n)])
+        head = Expansion.build(model, train, theta, anchor=theta - (rng.random(h.size) - 0.5) * h)
+        head.forget(Rows(*train.take(row), None, row))
+        target = np.asarray(model.fit(train.without(row), start=theta, tol=0.0).theta)
+        yield {
+            "dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": "lr", "method": DEFAULT, "r": 1,
+            "seed": seed, "factor": factor, "draw": draw,
+            "rho": relative(head.theta, target, float(np.linalg.norm(theta - target))),
+            "crossing": float(np.mean(1.0 - np.prod(1.0 - np.minimum(moves / h, 1.0), axis=1))),
+            "narrowest": float(h.min()), "widest": float(h.max()),
+        }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from l2ul_fast.experiments.unlearn_identity import CHECKS, IDENTITY, RECONSTRUCTION, SAVED, SCENES
 from l2ul_fast.experiments.unlearn_latency import DURABLE, FIT, FLAT, LATENCY, SLOW, TIMES, TORCH
-from l2ul_fast.experiments.unlearn_quality import LR_RTOL, MLP_RTOL, REQUESTS, RHO
+from l2ul_fast.experiments.unlearn_quality import GRID, LR_RTOL, MLP_RTOL, REQUESTS, RHO
 from l2ul_fast.report.common import dataset_label, group, median, pick, seconds_text, settings_of, values
 from l2ul_fast.report.kernels import COLOURS
 from l2ul_fast.results import Record
@@ -106,7 +106,7 @@ def mlp_goal(dataset: str, request: str, rtol: float | None) -> float | None:
 def tables(records: list[Record]) -> list[Table]:
     """All tables that the records have something for, in the order of the page."""
     makers: tuple[Callable[[list[Record]], Table | None], ...] = (
-        identity, lr_rho, lr_behind, mlp_rho, mlp_times, coverage, latency, stream, durable, two_times, slow_down,
+        identity, lr_rho, lr_behind, mlp_rho, mlp_times, coverage, grid, latency, stream, durable, two_times, slow_down,
         reconstruction, fit, pairs,
     )  # fmt: skip
     return [table for make in makers if (table := make(records)) is not None and table.rows]
@@ -229,8 +229,8 @@ def mlp_rho(records: list[Record]) -> Table:
     return _rho_table(
         records, "mlp", MLP, goal, "MLP: rho against a true retrain, requests over all rows",
         "Rows that the anchor was trained on are asked for like any other. Retrain: A's fit of the rows that stay "
-        "around the anchor as it is. The last two lines are against the fit around an anchor trained without the rows, which "
-        "the seal (`refresh`, `save`) makes: until then the anchor keeps that much of what the rows did.",
+        "around the anchor as it is. The last two lines are against the fit around an anchor trained without the rows, "
+        "which the seal (`refresh`, `save`) makes: until then the anchor keeps that much of what the rows did.",
     )  # fmt: skip
 
 
@@ -297,6 +297,29 @@ def _coverage(found: list[Record]) -> tuple[str, ...] | None:
     within = float((ratios <= WITHIN).mean())
     held = marked(f"{100 * within:.3g} %", within, COVERAGE, f"{100 * COVERAGE:g} %", True)
     return str(len(known)), str(len(found) - len(known)), number(low), number(middle), number(high), held
+
+
+def grid(records: list[Record]) -> Table:
+    mine = pick(records, experiment=GRID)
+    rows = []
+    for setting in settings_of(mine):
+        here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
+        for (factor,), found in sorted(group(here, "factor").items()):
+            rho = median(found, "rho")
+            one = factor == 1.0
+            rows.append(
+                (dataset_label(*setting), f"{factor:g} x" + (" (the rule)" if one else ""),
+                 f"{found[0]['narrowest']:.2g} .. {found[0]['widest']:.2g}",
+                 marked(number(rho), rho, 0.01 if one else None), number(max(values(found, "rho"), default=None)),
+                 f"{100 * found[0]['crossing']:.2g} %")
+            )  # fmt: skip
+    return Table(
+        "The grid: rho of one row against requests that leave their cell",
+        ("data", "widths", "from .. to", "rho of one row, median", "largest", "single requests that leave the cell"),
+        rows,
+        "Each draw has another row and another place of the optimum in its cell; how many leave is the mean over all "
+        "rows and places, to first order. At one given grid point it may be far from that mean.",
+    )  # fmt: skip
 
 
 def latency(records: list[Record]) -> Table:

@@ -132,7 +132,10 @@ class L2UL:
             if anchor not in ANCHORS:
                 raise UserError(f'anchor must be "grid", "optimum" or parameters, got {anchor!r}')
         else:
-            anchor = np.array(anchor, np.float64).tolist()
+            try:
+                anchor = np.array(anchor, np.float64).tolist()
+            except (TypeError, ValueError):
+                raise UserError('anchor must be "grid", "optimum" or a list of parameters') from None
         if penalty not in ("mean", "sum"):
             raise UserError(f'penalty must be "mean" or "sum", got {penalty!r}')
         if activation not in ("tanh", "relu"):
@@ -368,6 +371,7 @@ class L2UL:
 
     def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
         """Any request but its note: the numbers of the rows, ascending."""
+        forget = self.head.forget  # says so where there is no fit
         if rows is None:
             rows, X = rows_like(self, X, y), None if not isinstance(self.store, NoStore) else X
         ids = checked_ids(rows)
@@ -384,7 +388,7 @@ class L2UL:
                 forgotten, labels, weights = brought(self, rows, ids, X, y)
                 given = Rows(forgotten, labels, weights, ids)
             self._keep_classes(given.y, ids)
-            self.head.forget(given)
+            forget(given)
         except BaseException:
             release(ids, self.status)
             raise
@@ -426,7 +430,7 @@ class L2UL:
         with self._lock:
             if isinstance(self.store, FileStore):
                 raise UserError("rows cannot be added to a model that was fitted on a file: fit again")
-            rows = check_rows(X, self.d)
+            rows = check_rows(X, self.model.d)  # says so where there is no fit
             _, labels = self._labels(y, self.classes_)
             weights = _checked_weights(sample_weight, len(rows))
             if len(rows) != len(labels):

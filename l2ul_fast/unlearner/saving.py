@@ -5,7 +5,8 @@ that for later and writes only what a request changed. Which file holds what:
 
 main     which rows are forgotten, and which never were training rows
 sums     of the head "expansion": nothing but its integers, so that two directories can be compared with `cmp`
-head     of the other heads
+head     of the other heads, but for
+cells    the cells of each row (kme, paper)
 theta    the parameters; not there after a deferred save: those of before would give the forgotten rows away
 rows     X, y, weights; with store_rows=False the digests of rows; not there if they are in a dataset file
 """
@@ -29,6 +30,7 @@ from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.journal import View
 from l2ul_fast.unlearner.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
+from l2ul_kernels.request import expansion as kernels
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
 
 if TYPE_CHECKING:
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 
 REQUESTS = ("unlearn", "learn")
-AT_OPTIMUM = "the anchor is the optimum of rows of which some have left"
+#: Arrays of heads that have a row for each row, which a request zeroes.
+PER_ROW = ("cells.packed",)
+#: Groups whose rows a deferred save overwrites in place.
+ERASABLE = ("rows", "cells")
 #: What the directory of an unlearner looked like when it last saved there, so that its journal need not be read again.
 _views: WeakKeyDictionary[L2UL, View] = WeakKeyDictionary()
 
@@ -79,7 +84,7 @@ def save(u: L2UL, directory: Path, *, defer: bool = False, request_id: str | Non
         finish(u)
     elif here and not u.entries:
         return  # everything is there
-    elif here and not any(map(_rewrites, u.entries)):
+    elif here and not _rewrites(u):
         _append(u, directory)
         return
     elif isinstance(u.head, Expansion):
@@ -91,24 +96,8 @@ def finish(u: L2UL) -> None:
     """Do what is due: afterwards everything that is kept is a function of the rows that stay."""
     if isinstance(u.head, Expansion):
         u.head.canonical()  # decides by the exact root whether it left its cell of the grid
-    if due(u):
+    if u.due:
         u.refresh()
-
-
-def due(u: L2UL) -> str | None:
-    """Why the state would give forgotten rows away if it were saved as it is, or None."""
-    if u.due is None and isinstance(u.head, Expansion) and u.head.where == "optimum" and _requests_since_refresh(u):
-        return AT_OPTIMUM
-    return u.due
-
-
-def _requests_since_refresh(u: L2UL) -> bool:
-    for e in reversed([*u.history, *u.entries]):
-        if e["action"] in ("fit", "refresh"):
-            return False
-        if e["action"] in REQUESTS:
-            return True
-    return False
 
 
 def find_request(entries: list[Entry], request_id: str) -> list[Entry]:
@@ -137,9 +126,14 @@ def _name_requests(u: L2UL, request_id: str) -> None:
         e["request_id"] = request_id
 
 
-def _rewrites(e: Entry) -> bool:
-    """Whether what is on disk is not that of before but for forgotten rows."""
-    return e["action"] in ("fit", "learn") or "format" in e.get("refreshed", {})
+def _rewrites(u: L2UL) -> bool:
+    """Whether the rows or cells differ from those on disk by more than the rows that were forgotten."""
+    actions = {e["action"] for e in u.entries}
+    return bool(
+        actions & {"fit", "learn"}
+        or ("refresh" in actions and "cells" in _head_groups(u))
+        or any("format" in e.get("refreshed", {}) for e in u.entries)
+    )
 
 
 def _facts(u: L2UL) -> dict[str, Any]:
@@ -152,7 +146,7 @@ def _facts(u: L2UL) -> dict[str, Any]:
         data = {"kind": "none", "dtype": u.store.dtype.name}
     return {
         "params": u.params, "n": u.n, "d": u.d, "rows": int(u.status.size), "classes": u.classes_, "label": u.label,
-        "data": data, "report": coarse(u.report_), "head": u.head.kind, "head_facts": u.head.facts(), "due": due(u),
+        "data": data, "report": coarse(u.report_), "head": u.head.kind, "head_facts": u.head.facts(), "due": u.due,
     }  # fmt: skip
 
 
@@ -168,16 +162,25 @@ def coarse(report: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rows(u: L2UL) -> Arrays:
-    """What is kept of each row, all of which a request overwrites."""
-    if isinstance(u.store, FileStore):
-        return {}
-    if isinstance(u.store, ArrayStore):
-        kept: Arrays = {"X": u.store.X, "y": u.store.y}
-    else:
-        assert isinstance(u.store, NoStore)
-        kept = {"digests": u.store.digests}
-    return kept | ({"weights": u.store.weights} if u.store.weights.size else {})
+def _head_groups(u: L2UL) -> dict[str, Arrays]:
+    """What the head keeps, by file."""
+    own = u.head.arrays()
+    cells = {name: own.pop(name) for name in PER_ROW if name in own}
+    found = {"sums" if isinstance(u.head, Expansion) else "head": own, "cells": cells}
+    return {group: arrays for group, arrays in found.items() if arrays}
+
+
+def _groups(u: L2UL) -> dict[str, Arrays]:
+    """All that is saved, by file."""
+    store, rows = u.store, Arrays()
+    main: Arrays = {"forgotten": np.flatnonzero(u.status == FORGOTTEN), "foreign": np.packbits(u.status == FOREIGN)}
+    if isinstance(store, ArrayStore):
+        rows = {"X": store.X, "y": store.y}
+    elif isinstance(store, NoStore):
+        rows, main = {"digests": store.digests}, main | {"digest_key": store.key}
+    if store.weights.size:
+        rows["weights"] = store.weights
+    return {"main": main, "theta": {"theta": u.theta}, **({"rows": rows} if rows else {}), **_head_groups(u)}
 
 
 def _write(u: L2UL, directory: Path, here: bool) -> None:
@@ -189,19 +192,13 @@ def _write(u: L2UL, directory: Path, here: bool) -> None:
         e.pop("theta_after", None)  # parameters of before the request are a function of its rows
     if u.entries:
         u.entries[-1]["theta_after"] = theta_digest(theta)
-    own, rows = u.head.arrays(), _rows(u)
-    arrays: Arrays = {
-        "forgotten": np.flatnonzero(u.status == FORGOTTEN), "foreign": np.packbits(u.status == FOREIGN),
-        "theta": theta, **own, **rows,
-    }  # fmt: skip
-    if isinstance(u.store, NoStore):
-        arrays["digest_key"] = u.store.key
-    groups = {_own_group(u): list(own), "theta": ["theta"]} | ({"rows": list(rows)} if rows else {})
+    groups = _groups(u)
+    arrays = {name: array for own in groups.values() for name, array in own.items()}
     history = u.entries if here else [*u.history, *u.entries]  # a new place gets the whole history
     try:
         u.generation = save_artifact(
-            directory, _facts(u), arrays, groups=groups, erasable=["rows"], ledger_entry=history,
-            base=u.generation if here else None,
+            directory, _facts(u), arrays, groups={g: list(own) for g, own in groups.items()}, erasable=ERASABLE,
+            ledger_entry=history, base=u.generation if here else None,
         )  # fmt: skip
     except NotTidied as error:
         _saved(u, directory, error.generation)
@@ -213,14 +210,20 @@ def _append(u: L2UL, directory: Path) -> None:
     """What the latest requests changed."""
     for e in u.entries:
         e.pop("theta_after", None)
-    own = u.head.arrays()
-    keep = ["main", *(["rows"] if _rows(u) else [])]
+    changed = _head_groups(u)
+    keep = [
+        "main",
+        *(["rows"] if not isinstance(u.store, FileStore) else []),
+        *(["cells"] if "cells" in changed else []),
+    ]
+    changed.pop("cells", None)
     known = _views.pop(u, None)
     assert u.generation is not None
     try:
         view = append_artifact(
-            directory, _facts(u), own, groups={_own_group(u): list(own)}, keep=keep, ledger_entry=u.entries,
-            base=u.generation, known=known,
+            directory, _facts(u), {name: array for own in changed.values() for name, array in own.items()},
+            groups={g: list(own) for g, own in changed.items()}, keep=keep, ledger_entry=u.entries, base=u.generation,
+            known=known,
         )  # fmt: skip
     except NotTidied as error:
         _saved(u, directory, error.generation)
@@ -229,13 +232,10 @@ def _append(u: L2UL, directory: Path) -> None:
     _views[u] = view
 
 
-def _own_group(u: L2UL) -> str:
-    return "sums" if isinstance(u.head, Expansion) else "head"
-
-
 def _saved(u: L2UL, directory: Path, generation: int) -> None:
     u.generation, u.saved_to = generation, directory.resolve()
-    u.history, u.entries = [*u.history, *u.entries], []
+    u.history.extend(u.entries)
+    u.entries = []
     _views.pop(u, None)
 
 
@@ -280,10 +280,18 @@ def _build(cls: type[L2UL], directory: Path, found: Opened, data: Any) -> L2UL:
         _expand_version_1(u, directory)
     else:
         u.head = head_class(facts["head"]).from_arrays(_model(u, facts), facts["head_facts"], arrays)
+        _remember_optimum(u.head, facts["due"])
     _check_counts(u, directory)
     if not np.isfinite(u.theta).all():
         raise ValueError("theta, which is not finite")
     return u
+
+
+def _remember_optimum(head: Any, due: str | None) -> None:
+    """An expansion at an optimum that was saved when it was due measures distances from there, and so stays due."""
+    if due and isinstance(head, Expansion) and head.where == "optimum":
+        head.state[kernels.REFERENCE, : head.p] = head.anchor
+        kernels.judge(head.sums, head.state, head.p)
 
 
 def _check_rows(u: L2UL) -> None:

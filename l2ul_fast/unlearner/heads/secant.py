@@ -1,0 +1,645 @@
+"""The head for models whose sums are not kept, the MLP and multinomial logistic regression: secant steps.
+
+It keeps a base point b, the exact sum S of the gradients there of the rows that stay, and an inverse Hessian W of the
+latest seal. A request takes the rows' gradients at b out of S, and the model is
+
+    theta' = b - W (S / n + gradient of the penalty at b)
+
+so the instant answer needs no pass over the data and depends on the set of rows that left, not on how they were cut into
+requests. A pass with the rows that stay moves b to theta' and makes S exact there; what is left of the gradient is both
+the error estimate and a secant pair, from which W learns (good Broyden). The seal goes on until rounding stops it, at
+the optimum of the rows that stay, and makes W anew; theta is rounded, because its last bits would tell the way.
+
+Multinomial logistic regression is convex, so its Hessian can lose the rows too: W is then what conjugate gradients start
+from. The MLP's would not stay positive, and keeps W.
+
+The MLP of two classes is anchored: its penalty mu / 2 |theta - g|^2 pulls to a point g trained on some of the rows, the
+anchor rows, and rounded to a coarse grid. g and mu are numbers chosen on D, like lam. Retraining is the fit of the rows
+that stay from g. A request leaves g alone, whichever rows it holds; the seal continues the anchor's training from g on
+the anchor rows that stay and rounds again. So what is sealed is a function of the rows that stay (and of their numbers,
+which say whether a row is an anchor row), but for mu and for the local optimum that g is in: a fit without the rows gives
+the same bytes if its training finds the same. An anchor that the user gives is never moved.
+
+Without an anchor (anchor_rows=0, or more classes) training is a function of the data and the seed only, not of the data:
+there is no optimum that an answer could be near to, `error` is None, and the seal trains from the start again.
+
+All heads with an MLP share one anchor: `anchored_model` makes it, `moved_anchor` is its part of a seal, `anchor_rows` says
+which rows it is trained on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.models import LogisticModel, MLPModel
+from l2ul_fast.models.fit import Fit, weighted
+from l2ul_fast.tables import BLOCK_ROWS, Table
+from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
+from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.mlp import layout, padded_sums, rows_of
+from l2ul_kernels.mlp_few import few_gradient
+
+#: Anchor rows unless said otherwise: a fifth of D within these bounds.
+ANCHOR_ROWS = (4000, 20_000)
+#: Parameters up to which W is kept.
+MOST_PARAMETERS = 4096
+#: theta after a seal is a multiple of this: coarser than what rounding does to an optimum, far finer than a row's part.
+THETA_GRID = 2.0**-30
+#: Rows up to which a plain loop over them is fastest.
+FEW = 32
+#: Forgotten rows at most that the error estimate of an instant answer looks at again.
+SAMPLE = 512
+#: The step after a step that was off by q is off by at most CAUTION q.
+CAUTION = 2.0
+#: Secant pairs kept; passes after which the model is trained anew instead.
+PAIRS, PASSES = 40, 8
+#: An anchored optimum is only taken where the curvature is at least this share of mu.
+LEAST_CURVATURE = 0.3
+#: Eigenvalues of a plain MLP's Hessian count as this share of lam at least.
+DAMPING = 0.1
+#: Relative residual and iterations of conjugate gradients, after which W is made anew.
+CG_TOL, CG_STEPS = 1e-9, 30
+#: Rows up to which their Hessians are added by factors.
+FEW_HESSIANS = 16
+
+DUE = "the parameters are not at the optimum of the rows that stay"
+PLAIN_TOL = 1e-6
+
+
+# The anchor ----------------------------------------------------------------------------------------------------------
+
+
+def anchor_rows(params: dict[str, Any], table: Table, again: bool = False) -> Ids:
+    """Numbers of the anchor rows, ascending: those k whose numbers have the smallest hash under the seed. Without a row
+    they are the same but for that row. again: rows may have left since k was asked for."""
+    asked, ids = params["anchor_rows"], table.ids()
+    if asked is not None and not again and not 20 <= asked <= ids.size:
+        raise UserError(f"anchor_rows must be 0 or from 20 to {ids.size}, got {asked}")
+    low, high = ANCHOR_ROWS
+    k = min(ids.size, max(low, min(high, ids.size // 5)) if asked is None else asked)
+    if k == ids.size:
+        return np.asarray(ids, np.int64)
+    z = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(params["random_state"] % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return np.sort(ids[np.argsort(z ^ (z >> np.uint64(31)), kind="stable")[:k]])
+
+
+def is_anchored(params: dict[str, Any], classes: int) -> bool:
+    """Whether the MLP that params ask for has an anchor."""
+    return bool(classes == 2 and (params["anchor_rows"] != 0 or not isinstance(params.get("anchor", "grid"), str)))
+
+
+def anchored_model(params: dict[str, Any], table: Table, report: Report) -> tuple[MLPModel, Fit, Ids]:
+    """(MLP with anchor and mu, its fit on the rows of table, numbers of the anchor rows, none if params give one)."""
+    plain = _plain(params, table)
+    given = params.get("anchor", "grid")
+    rows = np.empty(0, np.int64)
+    if isinstance(given, str):
+        report("train the anchor", 0, 2)
+        rows = anchor_rows(params, table)
+        anchor = plain.train_anchor(*table.take(rows), seed=params["random_state"])
+    else:
+        anchor = np.array(given, np.float64)
+        if anchor.shape != (plain.size,) or not np.isfinite(anchor).all():
+            raise UserError(f"the anchor must have {plain.size} finite numbers, got shape {anchor.shape}")
+    report("train the model", 1, 2)
+    model, found = plain.fit_anchored(table, anchor)
+    if not found.converged:
+        raise UserError("no anchor strength makes retraining well defined here: raise lam, or use anchor_rows=0")
+    return model, found, rows
+
+
+def moved_anchor(params: dict[str, Any], model: MLPModel, table: Table) -> tuple[MLPModel, int]:
+    """(model with the anchor that its training reaches on the anchor rows of table, coordinates that moved)."""
+    rows = table.take(anchor_rows(params, table, again=True))
+    anchor = model.train_anchor(*rows, seed=params["random_state"], near=model.anchor)
+    moved = int((anchor != model.anchor).sum())
+    return (model.with_anchor(anchor, model.mu) if moved else model), moved
+
+
+def _plain(params: dict[str, Any], table: Table) -> MLPModel:
+    return MLPModel(table.d, len(table.classes), params["hidden"], params["activation"], params["lam"])
+
+
+# Fit -----------------------------------------------------------------------------------------------------------------
+
+
+def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Any:
+    """Train the model and build its head; `size`, the largest row number + 1, does not matter here."""
+    from l2ul_fast.unlearner.fitting import Fitted, Laps
+
+    _check(params, table)
+    lap = Laps()
+    facts: dict[str, Any] = {"seconds": lap.seconds}
+    model, found, rows = _train(params, table, report)
+    facts |= {"gradient_norm": found.gradient_norm, "steps": found.steps}
+    if getattr(model, "mu", None) is not None:
+        facts |= {"anchored": True, "anchor_rows": int(rows.size), "mu": model.mu}
+    elif model.name == "mlp":
+        facts["anchored"] = False
+    lap("train")
+    report("curvature", 1, 2)
+    options = {name: params[name] for name in ("anchor_rows", "random_state")}
+    options["given"] = not isinstance(params["anchor"], str)
+    head = Secant.sealed(model, table, found.theta, options)
+    if facts.get("anchored"):  # below .7 retraining is a little less well defined (see MLPModel.choose_mu)
+        facts["lowest_curvature_over_mu"] = float(np.linalg.eigvalsh(found.hessian)[0] / model.mu)
+    lap("curvature")
+    report("done", 2, 2)
+    return Fitted(head, facts)
+
+
+def _check(params: dict[str, Any], table: Table) -> None:
+    """UserError for what this head has not."""
+    what = "the MLP" if params["model"] == "mlp" else "logistic regression of more than two classes"
+    if getattr(table, "weights", None) is not None:
+        raise UserError(f"rows of {what} cannot have weights: leave sample_weight out")
+    if params["penalty"] != "mean":
+        raise UserError(f'{what} has penalty="mean" only, got {params["penalty"]!r}')
+    if params["anchor"] != "grid" and (params["model"] != "mlp" or isinstance(params["anchor"], str)):
+        raise UserError(f"{what} has no sums to expand at an anchor: leave `anchor` out")
+    if params["anchor"] != "grid" and len(table.classes) > 2:
+        raise UserError("the MLP has an anchor for two classes only: leave `anchor` out")
+    p = _plain(params, table).size if params["model"] == "mlp" else len(table.classes) * (table.d + 1)
+    if p > MOST_PARAMETERS:
+        raise UserError(f"{p} parameters: the inverse Hessian is kept for up to {MOST_PARAMETERS}")
+
+
+def _train(params: dict[str, Any], table: Table, report: Report) -> tuple[Any, Fit, Ids]:
+    """(model, fit, anchor rows), from where every training starts."""
+    none = np.empty(0, np.int64)
+    if params["model"] == "mlp" and is_anchored(params, len(table.classes)):
+        return anchored_model(params, table, report)
+    report("train the model", 0, 2)
+    if params["model"] == "mlp":
+        model: Any = _plain(params, table)
+        return model, _train_plain(model, table, params["random_state"]), none
+    model = LogisticModel(table.d, len(table.classes), params["lam"])
+    return model, model.fit(table), none
+
+
+def _train_plain(model: MLPModel, table: Table, seed: int) -> Fit:
+    return model.fit(table, seed=seed, tol=PLAIN_TOL)
+
+
+# Sums over rows ------------------------------------------------------------------------------------------------------
+
+
+def gradient_sum(model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, weights: Vector | None = None) -> Vector:
+    """(p,) gradients, without penalty, summed over rows X (r, d), y (r,) times weights (r,) of 0 and 1."""
+    out = np.zeros(theta.size)
+    if model.name != "mlp":
+        model._add_sums(theta, X, y, out, None, weights)
+        return out
+    lay = layout(model.d, model.h, model.n_classes, model.activation)
+    if len(X) <= FEW and weights is None:
+        what = (theta, lay.h, lay.o, lay.relu, np.empty(2 * (lay.h + lay.o)), out)
+        ids = np.arange(len(X))
+        ensure_compiled(("mlp few", X.dtype), few_gradient, lambda: few_gradient(X, y, ids[:0], *what))
+        few_gradient(X, y, ids, *what)
+        return out
+    rows = rows_of(X, y, np.empty(0) if weights is None else weights, np.empty(0, np.int64))
+    return np.asarray(padded_sums(rows, len(X), lay.pad(theta[None]), lay, False)[0, lay.where])
+
+
+def table_sum(model: Any, table: Any, theta: Vector) -> Vector:
+    """The same over all rows of table: one pass."""
+    total = np.zeros(theta.size)
+    for X, y, weights in weighted(table):
+        total += gradient_sum(model, X, y, theta, weights)
+    return total
+
+
+class EvenBlocks:
+    """The visible rows of a table in blocks of equal size, so that sums have the bits they have where there never were
+    other rows."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.n, self.d = table, table.n, table.d
+
+    def blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        held = 0
+        for X, y in self.table.blocks():
+            at = 0
+            while at < len(X):
+                end = min(len(X), at + BLOCK_ROWS - held)
+                if end - at == BLOCK_ROWS:
+                    yield X[at:end], y[at:end]
+                else:
+                    parts.append((X[at:end].copy(), y[at:end].copy()))
+                    held += end - at
+                if held == BLOCK_ROWS:
+                    yield _joined(parts)
+                    parts, held = [], 0
+                at = end
+        if held:
+            yield _joined(parts)
+
+
+def _joined(parts: list[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    return (
+        (parts[0])
+        if len(parts) == 1
+        else (np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts]))
+    )
+
+
+def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> NDArray[np.float64]:
+    """(p, p), without penalty, summed over rows (an object with blocks)."""
+    total = np.zeros((theta.size, theta.size))
+    for X, y in rows.blocks():
+        model._add_sums(theta, X, y, np.zeros(theta.size), total)
+    return total
+
+
+def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], theta: Vector) -> NDArray[np.float64]:
+    """The same of rows X (r, d), y (r,): for a few of them their factors are faster than blocks of rows."""
+    if len(X) > FEW_HESSIANS:
+        total = np.zeros((theta.size, theta.size))
+        model._add_sums(theta, X, y, np.zeros(theta.size), total)
+        return total
+    P = model.predict_proba(theta, X)
+    roots = np.sqrt(P)
+    factors = roots[:, :, None] * np.eye(P.shape[1]) - P[:, :, None] * roots[:, None, :]  # F F' = diag(P) - P P'
+    swapped = factors.swapaxes(1, 2)
+    each = np.concatenate([(swapped[..., None] * X[:, None, None, :]).reshape(*P.shape, -1), swapped], axis=2)
+    each = each.reshape(-1, theta.size)
+    return np.asarray(each.T @ each)
+
+
+def fixed_curvature(model: LogisticModel) -> NDArray[np.float64]:
+    """What the penalty adds to the mean Hessian, and the gauge: one number added to all intercepts changes nothing, so any
+    curvature may stand for that direction."""
+    free = ~model._penalised
+    return model.lam * np.diag(model._penalised) + np.outer(free, free)
+
+
+def inverted(matrix: NDArray[np.float64], floor: float) -> NDArray[np.float32]:
+    """Symmetric inverse; eigenvalues below `floor` (or so) count as positive and as `floor` at least."""
+    if _above(matrix, floor):
+        W = np.linalg.inv(matrix)
+    else:
+        values, vectors = np.linalg.eigh(matrix)
+        W = (vectors / np.maximum(np.abs(values), floor)) @ vectors.T
+    return np.asarray(0.5 * (W + W.T), np.float32)
+
+
+class Inverse:
+    """An inverse Hessian W (p, p) in float32, plus rank-one terms a b' learned from secant pairs.
+
+    With `hessian` (p, p), a sum over rows, and `fixed` (p, p) it stands for the inverse of hessian / n + fixed, and W is
+    only what conjugate gradients take for it.
+    """
+
+    def __init__(
+        self, W: NDArray[np.float32], hessian: NDArray[np.float64] | None = None, fixed: NDArray[np.float64] | None = None
+    ) -> None:  # fmt: skip
+        self.W, self.hessian, self.fixed, self.n = W, hessian, fixed, 1
+        self.a = self.b = np.empty((0, len(W)))
+
+    def __matmul__(self, v: Vector) -> Vector:
+        return self._times(v, self.a, self.b)
+
+    def _times(self, v: Vector, a: Vector, b: Vector) -> Vector:
+        out = self._product(v) if self.hessian is None else self._solve(v)
+        return out + (b @ v) @ a if len(a) else out
+
+    def _product(self, v: Vector) -> Vector:
+        size = float(np.abs(v).max())
+        if not 0 < size < np.inf:
+            return np.full(v.size, size * 0.0)
+        return np.asarray(self.W @ (v / size).astype(np.float32), np.float64) * size  # else float32 might underflow
+
+    def _forward(self, v: Vector) -> Vector:
+        return np.asarray(self.hessian @ v / self.n + self.fixed @ v)
+
+    def _solve(self, v: Vector) -> Vector:
+        for last in (False, True):
+            x, found = self._conjugate_gradients(v)
+            if found or last:
+                break
+            self.W = inverted(self.hessian / self.n + self.fixed, 0.0)
+        return x
+
+    def _conjugate_gradients(self, v: Vector) -> tuple[Vector, bool]:
+        x, rest = np.zeros(v.size), v.copy()
+        goal = CG_TOL * float(np.linalg.norm(v))
+        z = self._product(rest)
+        along, size = z, float(rest @ z)
+        for _ in range(CG_STEPS):
+            if not float(np.linalg.norm(rest)) > goal:
+                return x, True
+            ahead = self._forward(along)
+            step = size / float(along @ ahead)
+            x, rest = x + step * along, rest - step * ahead
+            z = self._product(rest)
+            size, before = float(rest @ z), size
+            along = z + size / before * along
+        return x, False
+
+    def learn(self, step: Vector, change: Vector) -> None:
+        """Good Broyden: afterwards self @ change = step."""
+        moved, back = self @ change, self._times(step, self.b, self.a)
+        along = float(step @ moved)
+        if abs(along) > 0.05 * float(step @ step):  # else the update would be singular
+            keep = 0 if len(self.a) == PAIRS else len(self.a)
+            self.a = np.vstack([self.a[:keep], step - moved])
+            self.b = np.vstack([self.b[:keep], back / along])
+
+
+# The head ------------------------------------------------------------------------------------------------------------
+
+
+class Secant:
+    """See the module. `sealed` makes one; in between, `due` says that a seal should follow."""
+
+    kind: ClassVar[str] = "secant"
+
+    def __init__(
+        self, model: Any, options: dict[str, Any], counts: NDArray[np.int64], theta: Vector, total: Vector, inverse: Inverse
+    ) -> None:  # fmt: skip
+        """theta (p,) is where total (p,), the sum of the rows' gradients, was taken."""
+        self.model, self.options, self.inverse = model, options, inverse
+        self._counts, self._n = counts, int(counts.sum())
+        inverse.n = self._n
+        self.tier = "sealed"
+        self._theta = self._base = self._first = theta
+        self._total, self._penalty = total, model.penalty_gradient(theta)
+        self._touched = False
+        self.well_defined = True
+        self._unseen = np.zeros(theta.size)  # what rows that left do to the gradient per unit of step, still in W
+        self._behind = 0.0  # estimated distance of the base's own step to its target
+        self._off = 0.0  # how far off, as a share, steps of the inverse were when last looked at
+        self._error = 0.0
+
+    @classmethod
+    def sealed(
+        cls, model: Any, table: Table, start: Vector, options: dict[str, Any], inverse: Inverse | None = None
+    ) -> Secant:
+        """At the optimum of the rows of table near `start`, down to rounding; inverse: of the Hessian near there."""
+        rows = EvenBlocks(table)
+        if inverse is None:
+            inverse, _ = _inverse_at(model, rows, start)
+        best = theta = start
+        norm = np.inf
+        while True:
+            residual = table_sum(model, rows, theta) / rows.n + model.penalty_gradient(theta)
+            now = float(np.linalg.norm(residual))
+            if not now < 0.5 * norm:
+                break  # no longer falling: rounding
+            best, norm = theta, now
+            theta = theta - inverse @ residual
+        theta = np.round(best / THETA_GRID) * THETA_GRID + 0.0
+        counts = np.bincount(np.asarray(table.y)[table.ids()], minlength=len(table.classes)).astype(np.int64)
+        inverse, well_defined = _inverse_at(model, rows, theta)
+        made = cls(model, options, counts, theta, table_sum(model, rows, theta), inverse)
+        made.well_defined = well_defined
+        return made
+
+    # Look ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def theta(self) -> Vector:
+        """(p,), a copy."""
+        return self._theta.copy()
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) rows of each class that stay."""
+        return self._counts
+
+    @property
+    def error(self) -> float | None:
+        """Estimated rho of everything that changed since the latest seal; None where retraining is not well defined."""
+        return None if self._plain else self._error
+
+    @property
+    def due(self) -> str | None:
+        return DUE if self._touched else None
+
+    @property
+    def _plain(self) -> bool:
+        return self.model.name == "mlp" and self.model.anchor is None
+
+    # Request ---------------------------------------------------------------------------------------------------------
+
+    def forget(self, rows: Rows) -> None:
+        """Take rows out: their gradients at one or two points, no pass over the others."""
+        self._change(rows, -1)
+
+    def learn(self, rows: Rows) -> None:
+        """Add rows: the same with the other sign."""
+        self._change(rows, 1)
+
+    def _change(self, rows: Rows, sign: int) -> None:
+        X, y, model = rows.X, rows.y, self.model
+        r = len(y)
+        if not r:
+            return
+        n = self._n + sign * r
+        if n < 1:
+            raise UserError("the request takes out all rows: delete the model instead")
+        at_base = gradient_sum(model, X, y, self._base)
+        if self.inverse.hessian is not None:
+            self.inverse.hessian += sign * hessian_of_rows(model, X, y, self._first)
+        self._total = self._total + sign * at_base
+        self._counts = self._counts + sign * np.bincount(y, minlength=self._counts.size)
+        self._n = self.inverse.n = n
+        self._touched, self.tier = True, "instant"
+        step = self._step_from_base()
+        size = float(np.linalg.norm(step))
+        if self.inverse.hessian is None and size > 0:  # what these rows do along the step is still in W, or not yet
+            every = -(-r // SAMPLE)
+            some, marks = X[::every], y[::every]
+            if every > 1:
+                at_base = gradient_sum(model, some, marks, self._base)
+            change = gradient_sum(model, some, marks, self._theta) - at_base
+            self._unseen = self._unseen - sign * change * (r / (len(marks) * size))
+        off = float(np.linalg.norm(self.inverse @ (self._unseen / n))) + self._off + self._bend(step)
+        self._error = self._share(self._behind + off * size)
+
+    def _step_from_base(self) -> Vector:
+        """Set theta by one step from the base; (p,) the step."""
+        step = -(self.inverse @ self._residual())
+        self._theta = self._base + step
+        return step
+
+    def _residual(self) -> Vector:
+        """(p,) gradient of the objective of the rows that stay, at the base."""
+        return np.asarray(self._total / self._n + self._penalty)
+
+    def _bend(self, step: Vector) -> float:
+        return 0.0
+
+    def _share(self, distance: float) -> float:
+        """A distance in units of what changed since the latest seal."""
+        moved = float(np.linalg.norm(self._theta - self._first))
+        if moved <= 1e-14 * float(np.linalg.norm(self._theta)):
+            return 0.0
+        return distance / moved
+
+    # Passes ----------------------------------------------------------------------------------------------------------
+
+    def refine(self, table: Table, rtol: float) -> None:
+        """Secant steps, a pass over the rows that stay each, until the error is at most rtol."""
+        passes = 0
+        while not self._error <= rtol:
+            passes += 1
+            if passes > PASSES:
+                self._train_on(table)
+                return
+            self._pass(table)
+            self.tier = "secant steps"
+
+    def _pass(self, table: Table) -> None:
+        """Move the base to theta, learn from what the gradient does on the way, step."""
+        before, last = self._residual(), self._theta - self._base
+        self._move_base(table)
+        after = self._residual()
+        self.inverse.learn(last, after - before)
+        step = self._step_from_base()
+        size, size_before = float(np.linalg.norm(step)), float(np.linalg.norm(last))
+        self._off = size / size_before if size_before > 0 else 0.0
+        self._behind = size * min(CAUTION * self._off, 1.0)
+        self._error = self._share(self._behind)
+        if not np.isfinite(self._error) or self._off > 1:
+            self._error = np.inf
+
+    def _move_base(self, table: Table) -> None:
+        self._base, self._penalty = self._theta, self.model.penalty_gradient(self._theta)
+        self._total = table_sum(self.model, table, self._theta)
+        self._unseen = np.zeros(self._theta.size)
+
+    def _train_on(self, table: Table) -> None:
+        """Secant steps do not get there: train from the latest seal."""
+        if self._plain:
+            found = self.model.fit(table, start=self._theta, tol=PLAIN_TOL)
+        else:
+            found = self.model.fit(table, start=self._first)
+        self._theta = found.theta
+        self._move_base(table)
+        self._off = 0.0
+        self._behind = float(np.linalg.norm(self.inverse @ self._residual()))
+        self._error = self._share(self._behind)
+        self.tier = "trained again"
+
+    # Seal ------------------------------------------------------------------------------------------------------------
+
+    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+        """Seal: everything that is kept becomes a function of the rows that stay (see the module)."""
+        why = self.due
+        if why is None:
+            return {"sealed": False, "why": None}
+        if table is None:
+            raise UserError(f"{why}, and the rows are not kept (store_rows=False): fit again")
+        done: dict[str, Any] = {"sealed": True, "why": why}
+        model, start, inverse = self.model, self._theta, self.inverse
+        if self._plain:
+            report("train on the rows that stay", 0, 2)
+            start, inverse = _train_plain(model, table, self.options["random_state"]).theta, None
+        elif model.name == "mlp" and not self.options["given"]:
+            report("train the anchor", 0, 2)
+            model, done["anchor_moved"] = moved_anchor(self.options, model, table)
+            if done["anchor_moved"]:
+                start, inverse = model.fit(table).theta, None
+        report("the optimum of the rows that stay", 1, 2)
+        made = Secant.sealed(model, table, start, self.options, inverse)
+        if model.name == "mlp" and not self._plain and not made.well_defined:
+            model, found = model.fit_anchored(table, model.anchor)
+            if not found.converged:
+                raise UserError("no anchor strength makes retraining well defined on the rows that stay: fit again")
+            made, done["mu"] = Secant.sealed(model, table, found.theta, self.options), model.mu
+        self.__dict__ = made.__dict__
+        report("done", 2, 2)
+        return done
+
+    # Keep ------------------------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        found = {"options": self.options, "mu": getattr(self.model, "mu", None), "tier": self.tier}
+        if not self._touched:
+            return found
+        error = self._error if np.isfinite(self._error) else None
+        return found | {"open": {"behind": self._behind, "off": self._off, "error": error}}
+
+    def arrays(self) -> Arrays:
+        """Unless `due`, functions of the rows that stay."""
+        found: Arrays = {"secant.theta": self._theta, "secant.total": self._total, "secant.counts": self._counts}
+        lower = np.tril_indices(self._theta.size)
+        if self.inverse.hessian is None:
+            found["secant.inverse"] = self.inverse.W[lower]
+        else:
+            found["secant.hessian"] = self.inverse.hessian[lower]
+        if getattr(self.model, "anchor", None) is not None:
+            found["secant.anchor"] = self.model.anchor
+        if self._touched:
+            found |= {"secant.base": self._base, "secant.first": self._first, "secant.unseen": self._unseen}
+            found |= {"secant.steps": self.inverse.a, "secant.changes": self.inverse.b}
+        return found
+
+    @classmethod
+    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Secant:
+        """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
+        p, options = model.size, dict(facts["options"])
+        opened = facts.get("open")
+        lower = np.tril_indices(p)
+        shapes: dict[str, Any] = {"theta": (p,), "total": (p,)}
+        if model.name == "mlp" and facts["mu"] is not None:
+            shapes["anchor"] = (p,)
+        shapes["inverse" if model.name == "mlp" else "hessian"] = lower[0].shape
+        if opened is not None:
+            k = len(arrays["secant.steps"])
+            shapes |= {"base": (p,), "first": (p,), "unseen": (p,), "steps": (k, p), "changes": (k, p)}
+        found = {name: np.array(arrays[f"secant.{name}"]) for name in shapes}
+        for name, shape in shapes.items():
+            kind = np.float32 if name == "inverse" else np.float64
+            if found[name].dtype != kind or found[name].shape != shape or not np.isfinite(found[name]).all():
+                raise ValueError(f"secant.{name}, which does not fit the model")
+        counts = np.array(arrays["secant.counts"])
+        if counts.dtype != np.int64 or counts.shape != (model.n_classes,) or counts.min() < 0 or counts.sum() < 1:
+            raise ValueError("secant.counts, which do not add up")
+        if "anchor" in found:
+            model = model.with_anchor(found["anchor"], float(facts["mu"]))
+        whole = np.zeros((p, p), np.float32 if model.name == "mlp" else np.float64)
+        whole[lower] = found["inverse" if model.name == "mlp" else "hessian"]
+        whole.T[lower] = whole[lower]
+        inverse = Inverse(whole) if model.name == "mlp" else _of_sum(model, whole, int(counts.sum()))
+        made = cls(model, options, counts, found["theta"], found["total"], inverse)
+        made.tier = str(facts["tier"])
+        if opened is not None:
+            made._touched, made._base, made._first = True, found["base"], found["first"]
+            made._penalty, made._unseen = model.penalty_gradient(found["base"]), found["unseen"]
+            inverse.a, inverse.b = found["steps"], found["changes"]
+            made._behind, made._off = float(opened["behind"]), float(opened["off"])
+            made._error = np.inf if opened["error"] is None else float(opened["error"])
+        return made
+
+
+def _inverse_at(model: Any, rows: EvenBlocks, theta: Vector) -> tuple[Inverse, bool]:
+    """Of the Hessian of the objective at theta; whether an optimum there is the only one around."""
+    if model.name != "mlp":
+        return _of_sum(model, hessian_sum(model, rows, theta), rows.n), True
+    matrix = model.hessian_of(theta, rows)
+    return Inverse(inverted(matrix, DAMPING * model.strength)), _above(matrix, LEAST_CURVATURE * model.strength)
+
+
+def _of_sum(model: LogisticModel, total: NDArray[np.float64], n: int) -> Inverse:
+    fixed = fixed_curvature(model)
+    return Inverse(inverted(total / n + fixed, 0.0), total, fixed)
+
+
+def _above(matrix: NDArray[np.float64], floor: float) -> bool:
+    """Whether all eigenvalues are above floor."""
+    try:
+        np.linalg.cholesky(matrix - floor * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
