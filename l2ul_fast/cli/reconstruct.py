@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from l2ul_fast.cli.data import user_errors
-from l2ul_fast.cli.unlearn import Data, Dir, Json
+from l2ul_fast.cli.unlearn import Dir, Json
 from l2ul_fast.errors import UserError
 
 RowsFile = Annotated[
@@ -25,7 +26,12 @@ def reconstruct(
     candidates_file: Annotated[
         Path | None, typer.Option(help="Rows among which the forgotten one may be, in the same form.")
     ] = None,
-    data: Data = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The dataset file, if it has moved; where no rows are kept: an npz file of all rows, X, y and weights."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Try to compute the forgotten rows from a directory; prints how near each attack comes, and a guess."""
@@ -37,13 +43,14 @@ def reconstruct(
         candidates = None if candidates_file is None else read_labelled(candidates_file)
         given: Any = data
         if data is not None and data.suffix == ".npz":
-            given = _arrays(data, ("X", "y"))
+            given = _arrays(data, ("X", "y"), ("weights",))
         attacks = attack(directory, before, truth, given, candidates)
         found = verdict(attacks)
+    due = next((a.used for a in attacks if a.name == "due"), None)
     if as_json:
         rows = [a._asdict() | {"row": None if a.row is None else a.row.tolist()} for a in attacks]
         best = None if found.best is None else {"name": found.best.name, "error": found.best.error}
-        facts = {"directory": str(directory), "chance": found.chance, "best": best, "leaks": found.leaks}
+        facts = {"directory": str(directory), "chance": found.chance, "best": best, "leaks": found.leaks, "due": due}
         print(json.dumps(facts | {"attacks": rows}))
         return
     width = max(len(a.name) for a in attacks)
@@ -55,6 +62,8 @@ def reconstruct(
             typer.echo(f"{'':9} {'':{width}}  [{shown}{', ...' if a.row.size > 6 else ''}]")
     if any(a.kind == "inherent" for a in attacks):
         typer.echo("inherent: with the states before and after in one hand, nothing deterministic can hide the row")
+    if due is not None:
+        typer.echo(f"due: what forgotten rows left here goes with `l2ul unlearn {directory} --finish`")
     typer.echo(_conclusion(found))
 
 
@@ -94,12 +103,12 @@ def _label(word: str) -> Any:
     return word
 
 
-def _arrays(path: Path, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Arrays of an npz file by name, no pickles."""
+def _arrays(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> tuple[Any, ...]:
+    """Arrays of an npz file by name, no pickles; the optional ones if they are there."""
     import numpy as np
 
     try:
         with np.load(path, allow_pickle=False) as held:
-            return tuple(held[name] for name in names)
-    except (OSError, ValueError, KeyError) as error:
+            return tuple(held[name] for name in (*names, *(name for name in optional if name in held)))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} must be an npz file with arrays {', '.join(names)}: {error}") from None

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import time
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from l2ul_fast.cli.bench import progress_bar, shower
+from l2ul_fast.cli.data import progress_bar as late_bar
 from l2ul_fast.cli.data import user_errors
 from l2ul_fast.errors import UserError
+
+if TYPE_CHECKING:
+    from l2ul_fast.unlearner import L2UL
+    from l2ul_fast.unlearner.result import Unlearned
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; default: all of this process's cores.")]
 Data = Annotated[Path | None, typer.Option(help="The dataset file, if it has moved since the fit.")]
 Dir = Annotated[Path, typer.Argument(help="Directory of a fitted unlearner.")]
 
+#: Requests that `show` prints.
+LATEST = 10
 
-def _budget(threads: int | None) -> contextlib.AbstractContextManager[Any]:
+
+@contextlib.contextmanager
+def _budget(threads: int | None) -> Iterator[None]:
+    """Use so many threads in the block; None leaves them as they are."""
     from l2ul_kernels import threads as budget
 
-    try:
-        return contextlib.nullcontext() if threads is None else budget(threads)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    with contextlib.ExitStack() as stack:
+        if threads is not None:
+            try:
+                stack.enter_context(budget(threads))
+            except ValueError as error:
+                raise UserError(str(error)) from error
+        yield
 
 
 def _client(scheduler: str | None, workers: int | None) -> contextlib.AbstractContextManager[Any]:
@@ -38,14 +54,48 @@ def _client(scheduler: str | None, workers: int | None) -> contextlib.AbstractCo
     return connect(scheduler, workers)
 
 
+@contextlib.contextmanager
+def _noted() -> Iterator[list[warnings.WarningMessage]]:
+    """Warnings of the block, each of which `_warn` prints as one sentence."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", category=UserWarning)
+        warnings.filterwarnings("always", category=DeprecationWarning, module="l2ul_fast")
+        yield caught
+
+
+def _warn(texts: list[str]) -> None:
+    for text in texts:
+        typer.echo(f"warning: {text}", err=True)
+
+
 def fit(
     file: Annotated[str, typer.Argument(help="HDF5 dataset file (see `l2ul data`).")],
     out: Annotated[Path, typer.Option(help="Directory to write; an unlearner in it is replaced.")],
     model: Annotated[Literal["lr", "mlp"], typer.Option(help="Logistic regression, or an MLP of one layer.")] = "lr",
-    head: Annotated[Literal["influence", "direct"], typer.Option(help="direct is the paper's network.")] = "influence",
-    prior: Annotated[Literal["newton", "none"], typer.Option(help="none: purely learned.")] = "newton",
+    head: Annotated[
+        str,
+        typer.Option(
+            metavar="<name>",
+            help="expansion (derivatives of the loss), learned (a map taught by training pairs), kme (the paper's "
+            "embeddings, by class) or paper (its network).",
+        ),
+    ] = "expansion",
+    order: Annotated[int, typer.Option(min=2, max=3, help="Of the expansion; 2 is Newton's step.")] = 3,
+    anchor: Annotated[
+        str,
+        typer.Option(
+            metavar="<grid|optimum|path>",
+            help="Where to expand: the optimum on a coarse grid, the optimum, or parameters read from a text file.",
+        ),
+    ] = "grid",
+    penalty: Annotated[
+        Literal["mean", "sum"], typer.Option(help="sum: the penalty does not shrink when rows leave.")
+    ] = "mean",
+    prior: Annotated[Literal["newton", "none"] | None, typer.Option(hidden=True)] = None,
     lam: Annotated[float, typer.Option(help="Penalty, in units of the mean loss.")] = 1e-3,
-    psi: Annotated[int, typer.Option(min=2, max=4096, help="Seeds per partition.")] = 4,
+    psi: Annotated[
+        int | None, typer.Option(min=2, max=4096, help="Seeds per partition (default: 64 for kme, else 4).")
+    ] = None,
     t: Annotated[int, typer.Option(min=1, help="Partitions.")] = 100,
     m: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 1000,
     s: Annotated[int | None, typer.Option(min=20, help="Rows per pair; default by the size of the data.")] = None,
@@ -54,48 +104,63 @@ def fit(
         int | None, typer.Option(min=0, help="Anchor rows of the MLP (default: a fifth); 0: plain training.")
     ] = None,
     robust: Annotated[bool, typer.Option("--robust", help="Train for large and structured requests too.")] = False,
-    network: Annotated[bool, typer.Option("--network", help="Try a correction network on top.")] = False,
     part: Annotated[Literal["train", "all"], typer.Option(help="Rows to train on.")] = "train",
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     threads: Threads = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler whose workers make the training pairs.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler whose workers share the work.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Or: processes to start for that on this machine.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model on a dataset file, and what it takes to unlearn from it."""
+    """Train a model on a dataset file, and make what it takes to unlearn from it."""
     from l2ul_fast.unlearner import L2UL
     from l2ul_fast.unlearner.artifact import refuse_foreign
 
-    with user_errors(), _budget(threads):
+    with user_errors(), _budget(threads), _noted() as caught:
         refuse_foreign(out)
         unlearner = L2UL(
-            model, head=head, prior=prior, lam=lam, psi=psi, t=t, m=m, s=s, hidden=hidden, robust=robust,
-            network=network, anchor_rows=anchor_rows, random_state=seed,
+            model, head=head, order=order, anchor=read_anchor(anchor), penalty=penalty, prior=prior, lam=lam, psi=psi,
+            t=t, m=m, s=s, hidden=hidden, robust=robust, anchor_rows=anchor_rows, random_state=seed,
         )  # fmt: skip
         with _client(scheduler, workers) as client, progress_bar() as bar:
             unlearner.fit(file, part=part, progress=shower(bar), client=client)
         unlearner.save(out)
         floor = unlearner.noise_floor()
+    found = [str(w.message) for w in caught]
+    _warn(found)
+    if as_json:
         facts = _facts(unlearner) | {"out": str(out), "report": unlearner.report_, "noise_floor": floor}
-        if as_json:
-            print(json.dumps(facts))
-            return
-        seconds = unlearner.report_["fit_seconds"]
-        typer.echo(f"{model} on {unlearner.n} rows ({unlearner.label}) x {unlearner.d}, fitted in {seconds:.1f} s")
-        if floor > 0:
-            typer.echo(
-                f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)"
-            )
-        typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
+        print(json.dumps(facts | {"warnings": found}))
+        return
+    seconds, kind = unlearner.report_["fit_seconds"], unlearner.params["head"]
+    typer.echo(
+        f"{model} on {unlearner.n} rows ({unlearner.label}) x {unlearner.d}, head {kind}, fitted in {seconds:.1f} s"
+    )
+    if floor > 0:
+        typer.echo(f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)")
+    typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
 
 
-def _facts(unlearner: Any) -> dict[str, Any]:
+def _facts(unlearner: L2UL) -> dict[str, Any]:
     p = unlearner.params
     return {
-        "model": p["model"], "head": p["head"], "prior": p["prior"], "label": unlearner.label, "n": unlearner.n,
-        "d": unlearner.d, "classes": unlearner.classes_, "parameters": int(unlearner.theta.size),
-        "psi": p["psi"], "t": p["t"], "lam": p["lam"],
+        "model": p["model"], "head": p["head"], "order": p["order"], "anchor": p["anchor"], "penalty": p["penalty"],
+        "label": unlearner.label, "n": unlearner.n, "d": unlearner.d, "classes": unlearner.classes_,
+        "parameters": int(unlearner.theta.size), "psi": p["psi"], "t": p["t"], "lam": p["lam"],
     }  # fmt: skip
+
+
+def read_anchor(text: str) -> str | list[float]:
+    """ "grid", "optimum", or the numbers of a text file, separated by commas or blanks."""
+    if text in ("grid", "optimum"):
+        return text
+    try:
+        return [float(word) for word in Path(text).read_text("ascii").replace(",", " ").split()]
+    except OSError as error:
+        raise UserError(
+            f"the anchor must be grid, optimum or a file of parameters, and {text!r} cannot be read: {error.strerror}"
+        ) from None
+    except ValueError:
+        raise UserError(f"the anchor file {text} must hold numbers only, separated by commas or blanks") from None
 
 
 def read_rows(rows: str | None, rows_file: Path | None) -> list[int]:
@@ -126,86 +191,217 @@ def unlearn(
     directory: Dir,
     rows: Annotated[str | None, typer.Option(help="Row numbers of the dataset file: 17,42,100-200.")] = None,
     rows_file: Annotated[Path | None, typer.Option(help="A text file with row numbers.")] = None,
-    refresh: Annotated[bool, typer.Option(help="Also remove the rows from pairs, seeds and learned heads.")] = True,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="No new request: do what deferred requests have left due.")
+    ] = False,
+    rtol: Annotated[
+        float | None,
+        typer.Option(help="Largest estimated error of the answer; passes over the data are made where it takes them."),
+    ] = None,
+    defer: Annotated[
+        bool, typer.Option("--defer", help="Save the request alone, at once; what it makes due is left for later.")
+    ] = False,
+    request_id: Annotated[
+        str | None, typer.Option(help="Your name of the request: given again with the same rows, nothing is done.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Measure the gradient on all rows that stay (one pass).")
     ] = False,
+    refresh: Annotated[bool | None, typer.Option(hidden=True)] = None,
     data: Data = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Take rows out of a fitted model; the directory changes to the new state as a whole, or not at all."""
-    import warnings
+    """Take rows out of a fitted model; the directory changes to the new state as a whole, or not at all.
 
+    What the request makes due is done before the end, so that nothing that is kept gives the rows away; with --defer
+    the directory and `l2ul show` say what is due until the next `l2ul unlearn` without it.
+    """
     from l2ul_fast.unlearner import L2UL
-    from l2ul_fast.unlearner.artifact import locked
+    from l2ul_fast.unlearner.artifact import locked, read_header
+    from l2ul_fast.unlearner.result import finite
 
-    with user_errors(), _budget(threads), locked(directory):
-        wanted = read_rows(rows, rows_file)
-        unlearner = L2UL.load(directory, data)
-        _warm(unlearner)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            begin = time.perf_counter()
-            result = unlearner.unlearn(wanted)
-            latency = time.perf_counter() - begin
-        trust = result.trust
-        begin = time.perf_counter()
-        refreshed = unlearner.refresh() if refresh else None
-        refresh_seconds = time.perf_counter() - begin
-        residual = unlearner.residual() if check else None
-        begin = time.perf_counter()
-        unlearner.save(directory)
-        facts = {
-            "r": result.rows.size, "n": unlearner.n, "latency_us": latency * 1e6, "refresh_seconds": refresh_seconds,
-            "save_seconds": time.perf_counter() - begin, "refreshed": refreshed, "advice": trust.advice,
-            "share": trust.share, "distance": trust.distance, "gradient_residual": residual,
-            "warnings": [str(w.message) for w in caught],
-        }  # fmt: skip
+    with user_errors(), _budget(threads), _noted() as caught:
+        if refresh is not None:
+            new = "has no effect any more: what is due is always done" if refresh else "is now --defer"
+            warnings.warn(f"--{'' if refresh else 'no-'}refresh {new}", DeprecationWarning, stacklevel=1)
+            defer = defer or not refresh
+        wanted = _wanted(rows, rows_file, finish, rtol, defer, request_id)
+        read_header(directory)  # before the lock: a directory of something else stays as it is
+        with locked(directory):
+            unlearner = L2UL.load(directory, data)
+            facts = _do(unlearner, directory, wanted, rtol, defer, request_id, check)
+    facts["warnings"] = _still_true(caught, facts)
+    _warn(facts["warnings"])
     if as_json:
-        print(json.dumps(facts))
-        return
-    typer.echo(f"forgot {facts['r']} row(s) in {latency * 1e6:,.0f} us; {unlearner.n} rows remain")
-    distance = "" if trust.distance is None else f", {trust.distance:.2f} of the distance the unlearner was trained for"
-    typer.echo(f"trust: {trust.share:.3%} of the rows{distance}: {trust.advice}")
-    if residual is not None:
-        typer.echo(f"largest gradient entry on the rows that stay: {residual:.2e} (0 for a retrained model)")
-    if refreshed is not None:
-        typer.echo(
-            f"refreshed in {refresh_seconds:.2f} s: {refreshed['pairs']} training pairs and {refreshed['partitions']} "
-            f"partitions held the rows; head: {refreshed['head']}"
+        print(json.dumps(finite(facts), allow_nan=False))
+    else:
+        _tell(facts, directory)
+
+
+def _wanted(
+    rows: str | None, rows_file: Path | None, finish: bool, rtol: float | None, defer: bool, request_id: str | None
+) -> list[int]:
+    """The rows of the request, none for --finish; UserError for options that contradict each other."""
+    from l2ul_fast.unlearner.ledger import check_request_id
+
+    if request_id is not None:
+        check_request_id(request_id)
+    if not finish:
+        return read_rows(rows, rows_file)
+    others = {"--rows": rows, "--rows-file": rows_file, "--rtol": rtol, "--defer": defer, "--request-id": request_id}
+    for name, value in others.items():
+        if value is not None and value is not False:
+            raise UserError(f"--finish is no new request: {name} does not go with it")
+    return []
+
+
+def _do(
+    u: L2UL, directory: Path, wanted: list[int], rtol: float | None, defer: bool, request_id: str | None, check: bool
+) -> dict[str, Any]:
+    """Answer, finish and save; the facts of `--json`."""
+    if check and u.retained() is None:
+        raise UserError("this unlearner keeps no rows (store_rows=False): --check has none to look at")
+    repeated = request_id is not None and _was_done(u, wanted, request_id)
+    result: Unlearned | None = None
+    answer = None
+    if wanted and not repeated:
+        _warm(u)
+    begin = time.perf_counter()
+    if wanted and not repeated:
+        result = u.unlearn(wanted, rtol=rtol)
+        answer = time.perf_counter() - begin
+    due = u.due
+    done = None if defer or due is None else _finish(u, directory, result is not None)
+    refreshed = time.perf_counter()
+    if result is not None or done is not None or u.entries:  # entries: a state of an earlier version was taken over
+        u.save(directory, defer=defer, request_id=None if repeated else request_id)
+    end = time.perf_counter()
+    return {
+        "r": 0 if result is None else result.rows.size, "n": u.n, "request_id": request_id, "repeated": repeated,
+        "tier": None if result is None else result.tier, "error": None if result is None else result.error,
+        "answer_seconds": answer, "deferred": defer, "due": u.due, "was_due": due, "refreshed": done,
+        "error_after": u.head.error, "finish_seconds": None if done is None else refreshed - begin - (answer or 0.0),
+        "save_seconds": end - refreshed, "erased_seconds": None if result is None or u.due else end - begin,
+        "gradient_residual": u.residual() if check else None,
+    }  # fmt: skip
+
+
+def _was_done(u: L2UL, wanted: list[int], request_id: str) -> bool:
+    """Whether the request of this name was saved before; UserError if that one was for other rows."""
+    from l2ul_fast.unlearner.ledger import decode_rows
+    from l2ul_fast.unlearner.saving import find_request
+
+    found = find_request(u.history, request_id)
+    if not found:
+        return False
+    same = all(e["action"] == "unlearn" for e in found)
+    if not same or sorted(wanted) != sorted(k for e in found for k in decode_rows(e["rows"], e["r"]).tolist()):
+        raise UserError(
+            f"the request id {request_id!r} was used before ({found[0]['time']}) for other rows: nothing was forgotten"
         )
-    for warning in facts["warnings"]:
-        typer.echo(f"warning: {warning}", err=True)
+    return True
 
 
-def _warm(unlearner: Any) -> None:
+def _finish(u: L2UL, directory: Path, requested: bool) -> dict[str, Any]:
+    """Do what is due; what was done, without lists."""
+    with late_bar("finish what is due") as show:
+        try:
+            done = u.refresh(progress=lambda what, done, total: show(done, total))
+        except UserError as error:
+            later = ": --defer leaves for later what cannot be done now" if requested else ""
+            raise UserError(f"{error}; {directory} is as it was before{later}") from error
+    return {key: value for key, value in done.items() if isinstance(value, bool | int | float | str | None)}
+
+
+def _warm(u: L2UL) -> None:
     """Load the compiled request path, so that the latency printed is that of a running service."""
-    from l2ul_fast.unlearner.warm import warm_request
+    import numpy as np
 
-    warm_request(unlearner)
+    from l2ul_fast.unlearner.heads.base import Rows
+    from l2ul_fast.unlearner.heads.expansion import Expansion
+    from l2ul_fast.unlearner.store import ArrayStore, NoStore
+
+    if not isinstance(u.head, Expansion) or isinstance(u.store, NoStore):
+        return
+    if isinstance(u.store, ArrayStore):
+        u.head.warm(u.store.X, u.store.y, u.store.weights, u.status)
+    none = np.empty(0, np.int64)
+    X, y = u.store.fetch(none)
+    copy.deepcopy(u.head).forget(Rows(X, y, u.store.weights_of(none), none))
 
 
-def show(directory: Dir, data: Data = None, as_json: Json = False) -> None:
-    """What a directory holds: model, data, what was forgotten and when; checks the ledger's chain."""
-    from l2ul_fast.unlearner.artifact import check_artifact, read_header
+def _still_true(caught: list[warnings.WarningMessage], facts: dict[str, Any]) -> list[str]:
+    """The warnings, but for those of an answer that was far off until something better took its place."""
+    from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead
 
+    found = [str(w.message) for w in caught if not issubclass(w.category, RetrainInstead)]
+    error = facts["error_after"]
+    if facts["refreshed"] is not None:
+        return found
+    found += [text for w in caught if "is not refined" in (text := str(w.message)) and text not in found]
+    if error is not None and error > UNTRUSTED:
+        what = "finish what is due" if facts["due"] else "name an --rtol with the next request, or fit again"
+        found.append(f"the model may be as far from a retrained one as {error:.2g} of what was asked for: {what}")
+    return found
+
+
+def _tell(facts: dict[str, Any], directory: Path) -> None:
+    if facts["answer_seconds"] is not None:
+        error = "not known" if facts["error"] is None else f"{facts['error']:.1e}"
+        seconds = facts["answer_seconds"]
+        typer.echo(f"forgot {facts['r']} row(s) in {seconds * 1e6:,.0f} us; {facts['n']} rows remain")
+        typer.echo(f"answer: {facts['tier']}; estimated error {error} of what retraining changes")
+    elif facts["repeated"]:
+        typer.echo(f"request {facts['request_id']!r} was done before: nothing to forget; {facts['n']} rows remain")
+    if facts["refreshed"] is not None:
+        typer.echo(f"finished in {facts['finish_seconds']:.2f} s: {facts['was_due']}")
+    elif facts["was_due"] is None and facts["answer_seconds"] is None:
+        typer.echo("nothing is due")
+    if facts["gradient_residual"] is not None:
+        typer.echo(f"largest gradient entry on the rows that stay: {facts['gradient_residual']:.2e} (0: retrained)")
+    if facts["due"] is not None:
+        typer.echo(f"due: {facts['due']}; until `l2ul unlearn {directory} --finish` the directory may give rows away")
+    elif facts["erased_seconds"] is not None:
+        typer.echo(f"erased from {directory} after {facts['erased_seconds']:.3f} s")
+
+
+def show(
+    directory: Dir,
+    data: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    as_json: Json = False,
+) -> None:
+    """What a directory holds: model, data, what was forgotten and when, what is due; checks the ledger's chain."""
     with user_errors():
+        facts, entries = _state(directory)
+    if as_json:
+        print(json.dumps(facts | {"entries": entries}))
+        return
+    for key, value in facts.items():
+        typer.echo(f"{key:10} {'-' if value is None else value}")
+    for e in entries[-LATEST:]:
+        what = f"{e['r']} row(s)" if "r" in e else ""
+        named = f"  {e['request_id']}" if "request_id" in e else ""
+        typer.echo(f"  {e['time']}  {e['action']:8} {what}  n = {e['n']}{named}")
+
+
+def _state(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What `show` prints, and the ledger; all of it checked, and of one moment."""
+    from l2ul_fast.unlearner.artifact import check_artifact, read_view
+    from l2ul_fast.unlearner.l2ul import OLD_HEADS
+
+    while True:
+        view = read_view(directory)
         ledger = check_artifact(directory)
-        facts = read_header(directory).facts
-        entries = ledger.entries
-        params = facts["params"]
-        short = {
-            "model": params["model"], "head": params["head"], "prior": params["prior"], "label": facts["label"],
-            "n": facts["n"], "d": facts["d"], "classes": facts["classes"], "data": facts["data"],
-            "forgotten": int(ledger.forgotten().size), "requests": sum(e["action"] == "unlearn" for e in entries),
-            "ledger": "intact",
-        }  # fmt: skip
-        if as_json:
-            print(json.dumps(short | {"entries": entries}))
-            return
-        for key, value in short.items():
-            typer.echo(f"{key:10} {value}")
-        for e in entries[-10:]:
-            what = f"{e.get('r', '')} row(s)" if e["action"] == "unlearn" else ""
-            typer.echo(f"  {e['time']}  {e['action']:8} {what}  n = {e['n']}")
+        if read_view(directory).identity == view.identity:
+            break  # else another process saved meanwhile
+    facts, params = view.facts, view.facts["params"]
+    anchor = params.get("anchor")
+    found = {
+        "model": params["model"], "head": OLD_HEADS.get(params["head"], params["head"]), "order": params.get("order"),
+        "anchor": anchor if anchor is None or isinstance(anchor, str) else "given", "label": facts["label"],
+        "n": facts["n"], "d": facts["d"], "classes": facts["classes"], "data": facts["data"],
+        "forgotten": int(ledger.forgotten().size), "requests": sum(e["action"] == "unlearn" for e in ledger.entries),
+        "due": facts.get("due"), "deferred": len(view.entries), "ledger": "intact",
+    }  # fmt: skip
+    return found, ledger.entries
