@@ -8,16 +8,9 @@ from l2ul_kernels.request import expansion as kernels
 
 #: Values that a request may leave behind without meaning anything.
 SCRATCH = (
-    "_work",
-    "_total",
-    "_single",
-    "_single_sums",
-    "_memory",
-    "_sums",
     "_packed",  # padded copies of partition seeds
-    "_held",  # addresses
-    "own",
-    "notes",  # of which theta and the log are looked at
+    "_memory",  # of a forward, which its counts follow
+    "_work",
     "work",
 )
 TIMES = ("time", "seconds", "fit_seconds")

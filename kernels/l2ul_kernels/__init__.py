@@ -21,7 +21,7 @@ _LAZY = {
     "mlp_second": ("mlp_hessian", "mlp_hvp"),
     "mlp_anchored": ("mlp_anchored_pairs",),
     "rowcounts": ("count_rows", "count_sets"),
-    "forward": ("DirectForward", "CorrectionForward"),
+    "forward": ("DirectForward",),
 }
 _HOMES = {name: module for module, names in _LAZY.items() for name in names if name != module}
 __all__ = [

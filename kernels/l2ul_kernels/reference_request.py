@@ -1,4 +1,4 @@
-"""Slow NumPy oracles of request.py: the same results by other means, for tests. Arguments are never changed."""
+"""Slow NumPy oracles of request/claims.py: the same results by other means, for tests. Arguments are never changed."""
 
 from __future__ import annotations
 
@@ -59,26 +59,3 @@ def total(X: Array, y: Array, theta: Float, lam: float) -> Float:
     wide = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
     penalty = np.append(len(X) * lam * theta[:-1], 0.0)
     return wide.T @ (_sigmoid(X, theta) - y) + penalty
-
-
-def curvature(X: Array, theta: Float) -> Float:
-    """(p, p) sum of the rows' Hessians at theta, without penalty."""
-    wide = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
-    s = _sigmoid(X, theta)
-    return (wide * (s * (1 - s))[:, None]).T @ wide
-
-
-def system(curvature: Float, ridge: float) -> Float:
-    """curvature with the penalty on all but the last diagonal entry."""
-    return curvature + ridge * np.diag(np.append(np.ones(len(curvature) - 1), 0.0))
-
-
-def newton_move(
-    X: Array, y: Array, theta: Float, anchor: Float, before: Float, correction: Float, n: int, lam: float
-) -> tuple[Float, Float]:
-    """(theta', curvature afterwards) by a dense solve; correction may have size 0."""
-    after = before - curvature(X, anchor)
-    left = n - len(X)
-    rest = total(X, y, theta, lam)
-    move = np.linalg.solve(system(after, left * lam), rest)
-    return theta + move + (correction @ rest / left if correction.size else 0.0), after

@@ -76,7 +76,6 @@ __all__ = [
 LEDGER = "ledger.jsonl"
 _GROUP = re.compile(r"[a-z0-9_]{1,40}")
 _ARRAY = re.compile(r"(?!__)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_NO_IDS = np.empty(0, np.int64)
 
 
 class NotTidied(DataError):

@@ -57,9 +57,6 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.n_forget)
 
-    def members(self, i: int) -> NDArray[np.int64]:
-        return self.rows[self.starts[i] : self.starts[i + 1]].astype(np.int64)
-
     def without(self, gone: NDArray[np.int64]) -> Pairs:
         """The pairs but those with these numbers."""
         keep = np.setdiff1d(np.arange(len(self)), gone)

@@ -82,10 +82,6 @@ class Paper(SealedHead):
         self.cells.revert(rows.y, rows.ids)
         self._leave(rows, theta)
 
-    def peek(self, ids: Ids) -> Vector:
-        """theta' of a request for rows ids (r,), without taking them out."""
-        return self._forward(self.cells.packed, ids, np.empty(self._theta.size))
-
     def _estimate(self) -> float | None:
         """The network's error over what retraining changes when so many rows leave at random."""
         changed = self.pace * np.sqrt(self._moved) / self.n
