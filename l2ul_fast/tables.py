@@ -97,8 +97,8 @@ def check_rows(X: ArrayLike, d: int | None = None) -> NDArray[Any]:
 
 
 class ArrayTable:
-    """Rows in memory. X (n, d) float32 or float64, y (n,) class indices, or targets where classes is empty; weights (n,)
-    of the rows, or None; nothing is copied."""
+    """Rows in memory. X (n, d) float32 or float64, y (n,) class indices, or targets where classes is empty; weights
+    (n,) of the rows, or None; nothing is copied."""
 
     def __init__(
         self, X: NDArray[Any], y: NDArray[Any], classes: list[Any], hidden: NDArray[np.bool_] | None = None,

@@ -18,7 +18,7 @@ from l2ul_fast.datasets.stream import blocks
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.distributed.counts import describe_shards, opened_shard, spans
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import FileTable, standardise_rows
+from l2ul_fast.tables import FileTable, Table, standardise_rows
 from l2ul_fast.unlearner.passes import Block, Columns, Terms, columns_of, derivatives_of, moments_of, sums_of
 
 Vector = NDArray[np.float64]
@@ -27,7 +27,7 @@ Vector = NDArray[np.float64]
 class SharedPasses:
     """`unlearner.passes.Passes` over the visible rows of a FileTable; every leaf reads its rows from its shard."""
 
-    def __init__(self, client: Any, table: FileTable) -> None:
+    def __init__(self, client: Any, table: Table | None) -> None:
         if not isinstance(table, FileTable):
             raise UserError("workers share the rows of dataset files: give the path of one, not arrays")
         self.client, self.table, self.d = client, table, table.d

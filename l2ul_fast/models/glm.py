@@ -1,4 +1,4 @@
-"""Models of numbers by a linear predictor: least squares and Poisson regression, with the interface of LogisticModel."""
+"""Models of numbers by a linear predictor, least squares and Poisson regression, with LogisticModel's interface."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ class GeneralisedLinearModel:
             if n == 0.0:
                 raise UserError("there are no rows to train on")
             penalty = self.lam / 2 * float((theta[self._penalised] ** 2).sum())
-            return total / n + penalty, g / n + self.penalty_gradient(theta), H / n + self.lam * np.diag(self._penalised)
+            gradient, hessian = g / n + self.penalty_gradient(theta), H / n + self.lam * np.diag(self._penalised)
+            return total / n + penalty, gradient, hessian
 
         begin = self.start() if start is None else np.array(start, np.float64)
         scale = max(1.0, float(np.abs(objective(self.start())[1]).max()))

@@ -60,7 +60,7 @@ class LogisticModel:
         return softmax.softmax_sums(X, y, theta, self.n_classes, weights, g, H)
 
     def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, weights: Any = None) -> Float:
-        """(p,) mean gradient of the log-loss over the rows, each times its weight (two classes only), without penalty."""
+        """(p,) mean gradient of the log-loss over rows, each times its weight (two classes only), without penalty."""
         if self.n_classes == 2:
             return logistic.logistic_gradient(X, y, theta, weights)
         return softmax.softmax_gradient(X, y, theta, self.n_classes)
@@ -136,9 +136,9 @@ class LogisticModel:
         """The minimiser over all rows, by Newton's method with one pass over the rows per step.
 
         rows: arrays (X, y), or an object with n, d and blocks(). Raises UserError when the largest gradient entry does
-        not fall to tol; tol=0 goes on until rounding stops it (and raises above 1e-9). progress(steps, gradient norm) is called after every pass. With a `metric` (p, p), the Hessian
-        near the optimum or of some of the rows, passes need only gradients as long as each halves it; the fit then has
-        no Hessian unless Newton's method had to finish.
+        not fall to tol; tol=0 goes on until rounding stops it (and raises above 1e-9). progress(steps, gradient norm)
+        is called after every pass. With a `metric` (p, p), the Hessian near the optimum or of some of the rows, passes
+        need only gradients as long as each halves it; the fit then has no Hessian unless Newton's method had to finish.
         """
         check_width(rows, self.d)
         begin = self.start() if start is None else np.array(start, np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class ArrayStore:
 class FileStore:
     """Rows in the dataset file (never changed by us); labels are held in memory."""
 
-    weights: ClassVar[NDArray[np.float64]] = _NO_WEIGHTS
+    weights: NDArray[np.float64] = _NO_WEIGHTS
     dtype = np.dtype(np.float32)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FileStore:
@@ -144,8 +144,8 @@ def _reopened(paths: list[str], part: str) -> FileStore:
 class NoStore:
     """`store_rows=False`: every request brings its rows. digests (N,) uint32 tell whether they are the right ones.
 
-    key (words + 4,) uint64 makes the digests: sums of a row's 32-bit words (those of its weight and target too) times
-    random factors, the upper half kept.
+    key (words + 3,) uint64 makes the digests: sums of a row's 32-bit words (the two of its target too) times random
+    factors, the upper half kept.
     """
 
     def __init__(

@@ -193,12 +193,12 @@ def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int
             out.reshape(-1), start, wide_pairs, factors.reshape(-1), 0, one, wide, pairs.reshape(-1), start, wide_pairs,
             lines, width, rows, np.int64(0),
         )  # fmt: skip
-    at, first = U(third), U(0)
+    at, skip = U(third), U(0)
     for j in range(U(p)):
-        for i in range(U(q) - first):
-            sums[at + i] += sign * (as_bits(out[j, first + i] + MAGIC) - MAGIC_BITS)
-        at += U(q) - first
-        first += U(p) - j
+        for i in range(U(q) - skip):
+            sums[at + i] += sign * (as_bits(out[j, skip + i] + MAGIC) - MAGIC_BITS)
+        at += U(q) - skip
+        skip += U(p) - j
 
 
 @kernel()

@@ -33,8 +33,8 @@ class CannotLearn(UserError):
 class Head(Protocol):
     """theta of the rows that stay, and how it changes when rows leave or come.
 
-    `forget` and `learn` either do all of their work or raise and change nothing. A head without integer sums is not exact:
-    `refresh` then seals it, that is, brings theta to the optimum of the rows that stay, down to rounding.
+    `forget` and `learn` either do all of their work or raise and change nothing. A head without integer sums is not
+    exact: `refresh` then seals it, that is, brings theta to the optimum of the rows that stay, down to rounding.
     """
 
     kind: ClassVar[str]
