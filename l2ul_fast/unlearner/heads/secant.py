@@ -5,31 +5,35 @@ latest seal. A request takes the rows' gradients at b out of S, and the model is
 
     theta' = b - W (S / n + gradient of the penalty at b)
 
-so the instant answer needs no pass over the data and depends on the set of rows that left, not on how they were cut into
-requests. A pass with the rows that stay moves b to theta' and makes S exact there; what is left of the gradient is both
-the error estimate and a secant pair, from which W learns (good Broyden). The seal goes on until rounding stops it, at
-the optimum of the rows that stay, and makes W anew; theta is rounded, because its last bits would tell the way.
+so the instant answer needs no pass over the data and depends, up to rounding, on the set of rows that left, not on how
+they were cut into requests. A pass with the rows that stay moves b to theta' and makes S exact there; what is left of
+the gradient is both the error estimate and a secant pair, from which W learns (good Broyden). The seal goes on until
+rounding stops it, at the optimum of the rows that stay, and makes W anew; theta is rounded, because its last bits would
+tell the way.
 
-Multinomial logistic regression is convex, so its Hessian can lose the rows too: W is then what conjugate gradients start
-from. The MLP's would not stay positive, and keeps W.
+Before any pass the estimate is what W does not know yet. For the MLP: how the gradients of the rows that left change
+along the step. Multinomial logistic regression is convex, so its Hessian can lose the rows too (W is then what
+conjugate gradients start from); what is left is the bend of the gradient, W T[step, step] / 2 with T the third
+derivatives. Its length is that of random projections: for a few fixed normal vectors z the matrix T[W z] is kept, from
+a sample of rows. The MLP's Hessian would not stay positive, and keeps W.
 
 The MLP of two classes is anchored: its penalty mu / 2 |theta - g|^2 pulls to a point g trained on some of the rows, the
 anchor rows, and rounded to a coarse grid. g and mu are numbers chosen on D, like lam. Retraining is the fit of the rows
 that stay from g. A request leaves g alone, whichever rows it holds; the seal continues the anchor's training from g on
 the anchor rows that stay and rounds again. So what is sealed is a function of the rows that stay (and of their numbers,
-which say whether a row is an anchor row), but for mu and for the local optimum that g is in: a fit without the rows gives
-the same bytes if its training finds the same. An anchor that the user gives is never moved.
+which say whether a row is an anchor row), but for mu and for the local optimum that g is in: a fit without the rows
+gives the same bytes if its training finds the same. An anchor that the user gives is never moved.
 
-Without an anchor (anchor_rows=0, or more classes) training is a function of the data and the seed only, not of the data:
-there is no optimum that an answer could be near to, `error` is None, and the seal trains from the start again.
+Without an anchor (anchor_rows=0, or more classes) training is a function of the data and the seed, not of the data
+alone: there is no optimum that an answer could be near to, `error` is None, `rtol` always trains, from where theta is,
+and the seal trains from the start again.
 
-All heads with an MLP share one anchor: `anchored_model` makes it, `moved_anchor` is its part of a seal, `anchor_rows` says
-which rows it is trained on.
+All heads with an MLP share one anchor: `anchored_model` makes it, `moved_anchor` is its part of a seal, `anchor_rows`
+says which rows it is trained on.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -44,6 +48,8 @@ from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.mlp import layout, padded_sums, rows_of
 from l2ul_kernels.mlp_few import few_gradient
+
+Matrix = NDArray[np.float64]
 
 #: Anchor rows unless said otherwise: a fifth of D within these bounds.
 ANCHOR_ROWS = (4000, 20_000)
@@ -68,6 +74,13 @@ CG_TOL, CG_STEPS = 1e-9, 30
 #: Rows up to which their Hessians are added by factors.
 FEW_HESSIANS = 16
 
+#: Projections of the third derivatives, and rows at most that they are taken from. The length of three projections is
+#: less than a fifth of the expected one in 1 % of all cases.
+PROJECTIONS, BEND_ROWS = 3, 4096
+#: Largest mean gradient at which a seal with an older inverse is done, and with a new one.
+SEALED, CONVERGED = 1e-12, 1e-9
+
+NO_THIRDS = np.empty((0, 0, 0), np.float32)
 DUE = "the parameters are not at the optimum of the rows that stay"
 PLAIN_TOL = 1e-6
 
@@ -149,7 +162,9 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Any:
     options = {name: params[name] for name in ("anchor_rows", "random_state")}
     options["given"] = not isinstance(params["anchor"], str)
     head = Secant.sealed(model, table, found.theta, options)
-    if facts.get("anchored"):  # below .7 retraining is a little less well defined (see MLPModel.choose_mu)
+    if found.hessian is not None and facts.get(
+        "anchored"
+    ):  # below .7 retraining is a little less well defined (see MLPModel.choose_mu)
         facts["lowest_curvature_over_mu"] = float(np.linalg.eigvalsh(found.hessian)[0] / model.mu)
     lap("curvature")
     report("done", 2, 2)
@@ -252,7 +267,7 @@ def _joined(parts: list[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any
     )
 
 
-def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> NDArray[np.float64]:
+def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> Matrix:
     """(p, p), without penalty, summed over rows (an object with blocks)."""
     total = np.zeros((theta.size, theta.size))
     for X, y in rows.blocks():
@@ -260,7 +275,7 @@ def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> NDArray[np.fl
     return total
 
 
-def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], theta: Vector) -> NDArray[np.float64]:
+def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], theta: Vector) -> Matrix:
     """The same of rows X (r, d), y (r,): for a few of them their factors are faster than blocks of rows."""
     if len(X) > FEW_HESSIANS:
         total = np.zeros((theta.size, theta.size))
@@ -275,14 +290,50 @@ def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], thet
     return np.asarray(each.T @ each)
 
 
-def fixed_curvature(model: LogisticModel) -> NDArray[np.float64]:
-    """What the penalty adds to the mean Hessian, and the gauge: one number added to all intercepts changes nothing, so any
-    curvature may stand for that direction."""
+def third_along(model: LogisticModel, X: NDArray[Any], theta: Vector, q: Vector) -> Matrix:
+    """(p, p) third derivatives at theta (p,) summed over rows X (r, d), times q (p,): the slope of their Hessian."""
+    C, d = model.n_classes, model.d
+    order = np.append(np.arange(C * d).reshape(C, d), np.arange(C * d, C * (d + 1))[:, None], axis=1).ravel()
+    P, wide = model.predict_proba(theta, X), np.hstack([X, np.ones((len(X), 1))])
+    along = model.logits(q, X)
+    change = P * (along - (P * along).sum(axis=1, keepdims=True))  # of P
+    cross = _each(P, wide).T @ _each(change, wide)  # the Hessian is diag(P) - P P' in the classes
+    total = -(cross + cross.T)
+    for c in range(C):
+        own = slice(c * (d + 1), (c + 1) * (d + 1))
+        total[own, own] += (wide * change[:, c, None]).T @ wide
+    out = np.empty_like(total)
+    out[np.ix_(order, order)] = total
+    return out
+
+
+def _each(values: Matrix, wide: Matrix) -> Matrix:
+    """(r, C (d + 1)) values (r, C) times rows (r, d + 1)."""
+    return (values[:, :, None] * wide[:, None, :]).reshape(len(wide), -1)
+
+
+def projected_thirds(model: LogisticModel, rows: Any, theta: Vector, W: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(PROJECTIONS, p, p) mean third derivatives times W z, z fixed normal vectors, of BEND_ROWS rows at most."""
+    Q = np.random.default_rng(0).normal(size=(PROJECTIONS, theta.size)) @ W
+    every, seen, used = -(-rows.n // BEND_ROWS), 0, 0
+    total = np.zeros((PROJECTIONS, theta.size, theta.size))
+    for X, _ in rows.blocks():
+        some = np.asarray(X[-seen % every :: every], np.float64)
+        for start in range(0, len(some), 512):
+            part = some[start : start + 512]
+            total += np.stack([third_along(model, part, theta, q) for q in Q])
+        seen, used = seen + len(X), used + len(some)
+    return np.asarray((total + total.swapaxes(1, 2)) / (2 * used), np.float32)
+
+
+def fixed_curvature(model: LogisticModel) -> Matrix:
+    """What the penalty adds to the mean Hessian, and the gauge: one number added to all intercepts changes nothing, so
+    any curvature may stand for that direction."""
     free = ~model._penalised
-    return model.lam * np.diag(model._penalised) + np.outer(free, free)
+    return np.asarray(model.lam * np.diag(model._penalised) + np.outer(free, free), np.float64)
 
 
-def inverted(matrix: NDArray[np.float64], floor: float) -> NDArray[np.float32]:
+def inverted(matrix: Matrix, floor: float) -> NDArray[np.float32]:
     """Symmetric inverse; eigenvalues below `floor` (or so) count as positive and as `floor` at least."""
     if _above(matrix, floor):
         W = np.linalg.inv(matrix)
@@ -293,57 +344,27 @@ def inverted(matrix: NDArray[np.float64], floor: float) -> NDArray[np.float32]:
 
 
 class Inverse:
-    """An inverse Hessian W (p, p) in float32, plus rank-one terms a b' learned from secant pairs.
+    """An inverse Hessian W (p, p) in float32, plus rank-one terms a b' learned from secant pairs."""
 
-    With `hessian` (p, p), a sum over rows, and `fixed` (p, p) it stands for the inverse of hessian / n + fixed, and W is
-    only what conjugate gradients take for it.
-    """
-
-    def __init__(
-        self, W: NDArray[np.float32], hessian: NDArray[np.float64] | None = None, fixed: NDArray[np.float64] | None = None
-    ) -> None:  # fmt: skip
-        self.W, self.hessian, self.fixed, self.n = W, hessian, fixed, 1
+    def __init__(self, W: NDArray[np.float32]) -> None:
+        self.W = W
         self.a = self.b = np.empty((0, len(W)))
 
     def __matmul__(self, v: Vector) -> Vector:
         return self._times(v, self.a, self.b)
 
-    def _times(self, v: Vector, a: Vector, b: Vector) -> Vector:
-        out = self._product(v) if self.hessian is None else self._solve(v)
+    def _times(self, v: Vector, a: Matrix, b: Matrix) -> Vector:
+        out = self._without_pairs(v)
         return out + (b @ v) @ a if len(a) else out
+
+    def _without_pairs(self, v: Vector) -> Vector:
+        return self._product(v)
 
     def _product(self, v: Vector) -> Vector:
         size = float(np.abs(v).max())
         if not 0 < size < np.inf:
             return np.full(v.size, size * 0.0)
         return np.asarray(self.W @ (v / size).astype(np.float32), np.float64) * size  # else float32 might underflow
-
-    def _forward(self, v: Vector) -> Vector:
-        return np.asarray(self.hessian @ v / self.n + self.fixed @ v)
-
-    def _solve(self, v: Vector) -> Vector:
-        for last in (False, True):
-            x, found = self._conjugate_gradients(v)
-            if found or last:
-                break
-            self.W = inverted(self.hessian / self.n + self.fixed, 0.0)
-        return x
-
-    def _conjugate_gradients(self, v: Vector) -> tuple[Vector, bool]:
-        x, rest = np.zeros(v.size), v.copy()
-        goal = CG_TOL * float(np.linalg.norm(v))
-        z = self._product(rest)
-        along, size = z, float(rest @ z)
-        for _ in range(CG_STEPS):
-            if not float(np.linalg.norm(rest)) > goal:
-                return x, True
-            ahead = self._forward(along)
-            step = size / float(along @ ahead)
-            x, rest = x + step * along, rest - step * ahead
-            z = self._product(rest)
-            size, before = float(rest @ z), size
-            along = z + size / before * along
-        return x, False
 
     def learn(self, step: Vector, change: Vector) -> None:
         """Good Broyden: afterwards self @ change = step."""
@@ -355,6 +376,41 @@ class Inverse:
             self.b = np.vstack([self.b[:keep], back / along])
 
 
+class InverseOfSum(Inverse):
+    """The same of total / n + fixed, total (p, p) a sum over n rows that can change; W is only what conjugate gradients
+    take for the inverse."""
+
+    def __init__(self, total: Matrix, fixed: Matrix, n: int) -> None:
+        self.total, self.fixed, self.n = total, fixed, n
+        super().__init__(inverted(total / n + fixed, 0.0))
+
+    def change(self, terms: Matrix, n: int) -> None:
+        self.total, self.n = self.total + terms, n  # not in place: a request that fails puts the old one back
+
+    def _without_pairs(self, v: Vector) -> Vector:
+        x, found = self._conjugate_gradients(v)
+        if not found:
+            self.W = inverted(self.total / self.n + self.fixed, 0.0)
+            x, _ = self._conjugate_gradients(v)
+        return x
+
+    def _conjugate_gradients(self, v: Vector) -> tuple[Vector, bool]:
+        x, rest = np.zeros(v.size), v.copy()
+        goal = CG_TOL * float(np.linalg.norm(v))
+        z = self._product(rest)
+        along, size = z, float(rest @ z)
+        for _ in range(CG_STEPS):
+            if not float(np.linalg.norm(rest)) > goal:
+                return x, True
+            ahead = self.total @ along / self.n + self.fixed @ along
+            step = size / float(along @ ahead)
+            x, rest = x + step * along, rest - step * ahead
+            z = self._product(rest)
+            size, before = float(rest @ z), size
+            along = z + size / before * along
+        return x, False
+
+
 # The head ------------------------------------------------------------------------------------------------------------
 
 
@@ -364,12 +420,13 @@ class Secant:
     kind: ClassVar[str] = "secant"
 
     def __init__(
-        self, model: Any, options: dict[str, Any], counts: NDArray[np.int64], theta: Vector, total: Vector, inverse: Inverse
+        self, model: Any, options: dict[str, Any], counts: NDArray[np.int64], theta: Vector, total: Vector,
+        inverse: Inverse, thirds: NDArray[np.float32],
     ) -> None:  # fmt: skip
-        """theta (p,) is where total (p,), the sum of the rows' gradients, was taken."""
-        self.model, self.options, self.inverse = model, options, inverse
+        """theta (p,) is where total (p,), the sum of the rows' gradients, was taken. thirds: see projected_thirds, none
+        for an MLP."""
+        self.model, self.options, self.inverse, self.thirds = model, options, inverse, thirds
         self._counts, self._n = counts, int(counts.sum())
-        inverse.n = self._n
         self.tier = "sealed"
         self._theta = self._base = self._first = theta
         self._total, self._penalty = total, model.penalty_gradient(theta)
@@ -386,21 +443,19 @@ class Secant:
     ) -> Secant:
         """At the optimum of the rows of table near `start`, down to rounding; inverse: of the Hessian near there."""
         rows = EvenBlocks(table)
-        if inverse is None:
-            inverse, _ = _inverse_at(model, rows, start)
-        best = theta = start
-        norm = np.inf
-        while True:
-            residual = table_sum(model, rows, theta) / rows.n + model.penalty_gradient(theta)
-            now = float(np.linalg.norm(residual))
-            if not now < 0.5 * norm:
-                break  # no longer falling: rounding
-            best, norm = theta, now
-            theta = theta - inverse @ residual
-        theta = np.round(best / THETA_GRID) * THETA_GRID + 0.0
+        theta, norm = _polished(model, rows, start, inverse or _inverse_at(model, rows, start)[0])
+        if not norm < SEALED and inverse is not None:  # it was of other rows, or of a point too far away
+            theta, norm = _polished(model, rows, theta, _inverse_at(model, rows, theta)[0])
+        if not norm < CONVERGED and not _is_plain(model):
+            found = model.fit(table, start=theta)
+            if not found.converged:
+                raise UserError("training does not converge on the rows that stay: fit again, with a larger lam")
+            theta, _ = _polished(model, rows, found.theta, _inverse_at(model, rows, found.theta)[0])
+        theta = np.round(theta / THETA_GRID) * THETA_GRID + 0.0
         counts = np.bincount(np.asarray(table.y)[table.ids()], minlength=len(table.classes)).astype(np.int64)
-        inverse, well_defined = _inverse_at(model, rows, theta)
-        made = cls(model, options, counts, theta, table_sum(model, rows, theta), inverse)
+        made_of, well_defined = _inverse_at(model, rows, theta)
+        thirds = NO_THIRDS if model.name == "mlp" else projected_thirds(model, rows, theta, made_of.W)
+        made = cls(model, options, counts, theta, table_sum(model, rows, theta), made_of, thirds)
         made.well_defined = well_defined
         return made
 
@@ -427,7 +482,7 @@ class Secant:
 
     @property
     def _plain(self) -> bool:
-        return self.model.name == "mlp" and self.model.anchor is None
+        return _is_plain(self.model)
 
     # Request ---------------------------------------------------------------------------------------------------------
 
@@ -440,30 +495,45 @@ class Secant:
         self._change(rows, 1)
 
     def _change(self, rows: Rows, sign: int) -> None:
-        X, y, model = rows.X, rows.y, self.model
-        r = len(y)
+        r = len(rows.y)
         if not r:
             return
-        n = self._n + sign * r
-        if n < 1:
+        if self._n + sign * r < 1:
             raise UserError("the request takes out all rows: delete the model instead")
+        inverse = self.inverse
+        before, W, total = self.__dict__.copy(), inverse.W, getattr(inverse, "total", None)
+        try:
+            self._change_all(rows, sign)
+            if not np.isfinite(self._theta).all():
+                raise UserError("the answer would not be finite: the rows hold values too large for this model")
+        except BaseException:
+            self.__dict__ = before
+            inverse.W = W
+            if isinstance(inverse, InverseOfSum):
+                inverse.total, inverse.n = np.asarray(total), self._n
+            raise
+
+    def _change_all(self, rows: Rows, sign: int) -> None:
+        X, y, model, inverse = rows.X, rows.y, self.model, self.inverse
+        r, n = len(y), self._n + sign * len(y)
         at_base = gradient_sum(model, X, y, self._base)
-        if self.inverse.hessian is not None:
-            self.inverse.hessian += sign * hessian_of_rows(model, X, y, self._first)
+        if isinstance(inverse, InverseOfSum):
+            inverse.change(sign * hessian_of_rows(model, X, y, self._first), n)
         self._total = self._total + sign * at_base
         self._counts = self._counts + sign * np.bincount(y, minlength=self._counts.size)
-        self._n = self.inverse.n = n
+        self._n = n
         self._touched, self.tier = True, "instant"
         step = self._step_from_base()
         size = float(np.linalg.norm(step))
-        if self.inverse.hessian is None and size > 0:  # what these rows do along the step is still in W, or not yet
+        off = self._off + self._bend(step)
+        if model.name == "mlp" and size > 0:  # what these rows do along the step is still in W, or not yet
             every = -(-r // SAMPLE)
             some, marks = X[::every], y[::every]
             if every > 1:
                 at_base = gradient_sum(model, some, marks, self._base)
             change = gradient_sum(model, some, marks, self._theta) - at_base
             self._unseen = self._unseen - sign * change * (r / (len(marks) * size))
-        off = float(np.linalg.norm(self.inverse @ (self._unseen / n))) + self._off + self._bend(step)
+            off += float(np.linalg.norm(inverse @ (self._unseen / n)))
         self._error = self._share(self._behind + off * size)
 
     def _step_from_base(self) -> Vector:
@@ -477,7 +547,12 @@ class Secant:
         return np.asarray(self._total / self._n + self._penalty)
 
     def _bend(self, step: Vector) -> float:
-        return 0.0
+        """Estimated length of W T[step, step] / 2, as a share of the step's."""
+        size = float(np.linalg.norm(step))
+        if not len(self.thirds) or not size > 0:
+            return 0.0
+        along = (step / size).astype(np.float32)
+        return 0.5 * size * float(np.sqrt(np.mean(((self.thirds @ along) @ along).astype(np.float64) ** 2)))
 
     def _share(self, distance: float) -> float:
         """A distance in units of what changed since the latest seal."""
@@ -491,9 +566,9 @@ class Secant:
     def refine(self, table: Table, rtol: float) -> None:
         """Secant steps, a pass over the rows that stay each, until the error is at most rtol."""
         passes = 0
-        while not self._error <= rtol:
+        while self._plain or not self._error <= rtol:
             passes += 1
-            if passes > PASSES:
+            if self._plain or passes > PASSES:
                 self._train_on(table)
                 return
             self._pass(table)
@@ -541,7 +616,8 @@ class Secant:
         if table is None:
             raise UserError(f"{why}, and the rows are not kept (store_rows=False): fit again")
         done: dict[str, Any] = {"sealed": True, "why": why}
-        model, start, inverse = self.model, self._theta, self.inverse
+        model, start = self.model, self._theta
+        inverse: Inverse | None = self.inverse
         if self._plain:
             report("train on the rows that stay", 0, 2)
             start, inverse = _train_plain(model, table, self.options["random_state"]).theta, None
@@ -574,10 +650,11 @@ class Secant:
         """Unless `due`, functions of the rows that stay."""
         found: Arrays = {"secant.theta": self._theta, "secant.total": self._total, "secant.counts": self._counts}
         lower = np.tril_indices(self._theta.size)
-        if self.inverse.hessian is None:
-            found["secant.inverse"] = self.inverse.W[lower]
+        if isinstance(self.inverse, InverseOfSum):
+            found["secant.hessian"] = self.inverse.total[lower]
+            found["secant.thirds"] = self.thirds[:, *lower]
         else:
-            found["secant.hessian"] = self.inverse.hessian[lower]
+            found["secant.inverse"] = self.inverse.W[lower]
         if getattr(self.model, "anchor", None) is not None:
             found["secant.anchor"] = self.model.anchor
         if self._touched:
@@ -594,13 +671,16 @@ class Secant:
         shapes: dict[str, Any] = {"theta": (p,), "total": (p,)}
         if model.name == "mlp" and facts["mu"] is not None:
             shapes["anchor"] = (p,)
-        shapes["inverse" if model.name == "mlp" else "hessian"] = lower[0].shape
+        if model.name == "mlp":
+            shapes["inverse"] = lower[0].shape
+        else:
+            shapes |= {"hessian": lower[0].shape, "thirds": (PROJECTIONS, lower[0].size)}
         if opened is not None:
             k = len(arrays["secant.steps"])
             shapes |= {"base": (p,), "first": (p,), "unseen": (p,), "steps": (k, p), "changes": (k, p)}
         found = {name: np.array(arrays[f"secant.{name}"]) for name in shapes}
         for name, shape in shapes.items():
-            kind = np.float32 if name == "inverse" else np.float64
+            kind = np.float32 if name in ("inverse", "thirds") else np.float64
             if found[name].dtype != kind or found[name].shape != shape or not np.isfinite(found[name]).all():
                 raise ValueError(f"secant.{name}, which does not fit the model")
         counts = np.array(arrays["secant.counts"])
@@ -608,11 +688,12 @@ class Secant:
             raise ValueError("secant.counts, which do not add up")
         if "anchor" in found:
             model = model.with_anchor(found["anchor"], float(facts["mu"]))
-        whole = np.zeros((p, p), np.float32 if model.name == "mlp" else np.float64)
-        whole[lower] = found["inverse" if model.name == "mlp" else "hessian"]
-        whole.T[lower] = whole[lower]
-        inverse = Inverse(whole) if model.name == "mlp" else _of_sum(model, whole, int(counts.sum()))
-        made = cls(model, options, counts, found["theta"], found["total"], inverse)
+        if model.name == "mlp":
+            inverse, thirds = Inverse(_whole(found["inverse"], p)), NO_THIRDS
+        else:
+            inverse = InverseOfSum(_whole(found["hessian"], p), fixed_curvature(model), int(counts.sum()))
+            thirds = _whole(found["thirds"], p)
+        made = cls(model, options, counts, found["theta"], found["total"], inverse, thirds)
         made.tier = str(facts["tier"])
         if opened is not None:
             made._touched, made._base, made._first = True, found["base"], found["first"]
@@ -623,20 +704,41 @@ class Secant:
         return made
 
 
+def _is_plain(model: Any) -> bool:
+    """Whether training is not a function of the data alone."""
+    return model.name == "mlp" and model.anchor is None
+
+
+def _polished(model: Any, rows: EvenBlocks, start: Vector, inverse: Inverse) -> tuple[Vector, float]:
+    """(theta, norm of the gradient there) by steps from `start`, as long as each halves the gradient."""
+    best = theta = start
+    norm = np.inf
+    while True:
+        residual = table_sum(model, rows, theta) / rows.n + model.penalty_gradient(theta)
+        now = float(np.linalg.norm(residual))
+        if not now < 0.5 * norm:
+            return best, norm
+        best, norm = theta, now
+        theta = theta - inverse @ residual
+
+
 def _inverse_at(model: Any, rows: EvenBlocks, theta: Vector) -> tuple[Inverse, bool]:
     """Of the Hessian of the objective at theta; whether an optimum there is the only one around."""
     if model.name != "mlp":
-        return _of_sum(model, hessian_sum(model, rows, theta), rows.n), True
+        return InverseOfSum(hessian_sum(model, rows, theta), fixed_curvature(model), rows.n), True
     matrix = model.hessian_of(theta, rows)
     return Inverse(inverted(matrix, DAMPING * model.strength)), _above(matrix, LEAST_CURVATURE * model.strength)
 
 
-def _of_sum(model: LogisticModel, total: NDArray[np.float64], n: int) -> Inverse:
-    fixed = fixed_curvature(model)
-    return Inverse(inverted(total / n + fixed, 0.0), total, fixed)
+def _whole(lower: NDArray[Any], p: int) -> NDArray[Any]:
+    """(..., p, p) symmetric matrices by their lower triangles (..., p (p + 1) / 2)."""
+    whole = np.zeros((*lower.shape[:-1], p, p), lower.dtype)
+    j, k = np.tril_indices(p)
+    whole[..., j, k] = whole[..., k, j] = lower
+    return whole
 
 
-def _above(matrix: NDArray[np.float64], floor: float) -> bool:
+def _above(matrix: Matrix, floor: float) -> bool:
     """Whether all eigenvalues are above floor."""
     try:
         np.linalg.cholesky(matrix - floor * np.eye(len(matrix)))
