@@ -308,7 +308,13 @@ def add_all_rows(
     workers = max(1, min(numba.get_num_threads(), n // ROWS_PER_THREAD))
     weights = _NO_WEIGHTS if weights is None else weights
     one = block_memory(p, order)
-    memory = [np.stack([part] * workers) if workers > 1 else part[None] for part in one]
+    if workers == 1:  # threads would only have to be woken
+        arguments = (sign, loss, order, counted, anchor, inverse_scale, scales, classes)
+        key = ("integer sums of few rows", X.dtype, y.dtype)
+        ensure_compiled(key, add_rows, lambda: add_rows(X, y, weights, 0, 0, *arguments, sums, *one))
+        add_rows(X, y, weights, 0, n, *arguments, sums, *one)
+        return
+    memory = [np.stack([part] * workers) for part in one]
     parts = np.zeros((workers, sums.size), np.int64)
     key = ("integer sums", X.dtype, y.dtype)
 
