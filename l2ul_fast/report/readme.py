@@ -52,6 +52,13 @@ def unlearn_part(records_file: Path) -> str:
     return _machine(records) + "\n\n" + unlearn.markdown(records)
 
 
+def reconstruction_part(records_file: Path) -> str:
+    """What docs/artifact.md says about attacks on a directory."""
+    records = read_records(records_file)
+    found = unlearn.markdown(records, (unlearn.reconstruction,))
+    return found or "Not measured yet: `l2ul bench unlearn --profile full --docs .` writes this table."
+
+
 def main_part(records_file: Path) -> str:
     """What README.md shows of the main run."""
     records = read_records(records_file)
@@ -75,6 +82,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 PARTS: dict[str, Callable[[Path], str]] = {
     "kernels": kernel_part, "main": main_part, "stream": stream_part, "unlearn": unlearn_part,
+    "reconstruction": reconstruction_part,
 }  # fmt: skip
 #: The page that holds a part, from the project's root.
 PAGES = {
@@ -86,6 +94,8 @@ def publish(root: Path, name: str) -> Path:
     """Rewrite the part `name` of its page below `root` from docs/<name>.jsonl; returns the page."""
     page = root / PAGES[name]
     update_readme(page, name, root / "docs" / f"{name}.jsonl")
+    if name == "unlearn":
+        update_readme(root / "docs/artifact.md", "reconstruction", root / "docs" / f"{name}.jsonl")
     return page
 
 

@@ -103,13 +103,16 @@ def mlp_goal(dataset: str, request: str, rtol: float | None) -> float | None:
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def tables(records: list[Record]) -> list[Table]:
-    """All tables that the records have something for, in the order of the page."""
-    makers: tuple[Callable[[list[Record]], Table | None], ...] = (
+Maker = Callable[[list[Record]], Table | None]
+
+
+def tables(records: list[Record], makers: Sequence[Maker] = ()) -> list[Table]:
+    """All tables that the records have something for, in the order of the page; of `makers` only, if any are given."""
+    every: tuple[Maker, ...] = (
         identity, lr_rho, lr_behind, mlp_rho, mlp_times, coverage, grid, latency, stream, durable, two_times, slow_down,
         reconstruction, fit, pairs,
     )  # fmt: skip
-    return [table for make in makers if (table := make(records)) is not None and table.rows]
+    return [table for make in makers or every if (table := make(records)) is not None and table.rows]
 
 
 def identity(records: list[Record]) -> Table:
@@ -508,9 +511,11 @@ def pairs(records: list[Record]) -> Table:
 # Output --------------------------------------------------------------------------------------------------------------
 
 
-def markdown(records: list[Record]) -> str:
-    """The generated part of docs/unlearn.md."""
-    found = tables(records)
+def markdown(records: list[Record], makers: Sequence[Maker] = ()) -> str:
+    """The generated part of docs/unlearn.md, or the tables of `makers` ("" if nothing was measured for them)."""
+    found = tables(records, makers)
+    if not found and makers:
+        return ""
     if not found:
         return "Not measured yet: `l2ul bench unlearn --profile full --docs .` writes the tables."
     parts = []
