@@ -395,11 +395,16 @@ def test_mlp_pairs_of_both_kinds_are_those_of_one_process(client, shards):
     assert_same_pairs(full_pairs(anchored, X, y, np.arange(400), fit, 140, 3, client=client), expected)
 
 
-def test_a_fit_with_workers_is_the_fit_without(client, shards):
-    params = {"m": 60, "s": 200, "t": 10, "prior": "none", "random_state": 4}
+@pytest.mark.parametrize("head", ["expansion", "learned", "kme"])
+def test_a_fit_with_workers_is_the_fit_without(client, shards, head):
+    params = {"m": 60, "s": 200, "t": 10, "head": head, "random_state": 4}
     alone, spread = L2UL("lr", **params).fit(shards), L2UL("lr", **params).fit(shards, client=client)
     np.testing.assert_array_equal(spread.theta, alone.theta)
-    np.testing.assert_array_equal(spread.step.W, alone.step.W)
+    held = alone.head.arrays()
+    assert head != "learned" or "learned.W" in held
+    assert spread.head.arrays().keys() == held.keys()
+    for name, array in held.items():
+        np.testing.assert_array_equal(spread.head.arrays()[name], array, err_msg=name)
     ids = [int(alone.store._table.ids()[5])]
     np.testing.assert_array_equal(spread.unlearn(ids).theta, alone.unlearn(ids).theta)
 

@@ -382,11 +382,11 @@ def _params_of_version_1(directory: Path, facts: dict[str, Any]) -> dict[str, An
     """Today's arguments of L2UL for an unlearner of format version 1; DataError where nothing can be made of it."""
     params = dict(facts["params"])
     prior, _ = params.pop("prior"), params.pop("network")
-    newton = params["head"] == "influence" and prior == "newton" and facts["step"] == "NewtonStep"
+    newton = params["head"] == "influence" and prior == "newton"
     if params["model"] != "lr" or not newton or facts["data"]["kind"] == "none":
         raise DataError(
             f"{directory} was saved by an earlier version, and what it keeps to unlearn from cannot be taken over: "
-            "fit again"
+            "fit again, without the rows that were forgotten"
         )
     return params | {"head": "expansion"}
 

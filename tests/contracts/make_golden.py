@@ -1,8 +1,9 @@
 """Golden values: what kernels, stand-ins, draws and fits give at fixed seeds; `compute()` is used by test_locks.py.
 
-    python tests/contracts/make_golden.py     rewrites golden.json (made on commit 6aae32e)
+    python tests/contracts/make_golden.py [PART ...]     records these parts of golden.json anew, and entries it lacks
 
-A rewritten golden.json is a change of behaviour: say so in the commit. Integers must be equal bit for bit. Floats are
+Kernels, data and fits were recorded on commit 6aae32e, requests with the heads that came after it. A value that is
+recorded anew is a change of behaviour: say so in the commit. Integers must be equal bit for bit. Floats are
 compared relative to the largest entry: another order of compilation may fuse multiplications and additions elsewhere.
 Names outside the public ones stand in `homes()`, the only place to change when a module moves.
 """
@@ -11,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -22,6 +26,7 @@ from l2ul_fast.datasets import train_mask
 from l2ul_fast.datasets.standin import generate
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner import RetrainInstead
 from l2ul_kernels import (
     Partitions,
     assign_cells,
@@ -58,7 +63,7 @@ def homes() -> SimpleNamespace:
     return SimpleNamespace(
         draw_pairs=draw.draw_pairs, plan_pairs=draw.plan_pairs, request=draw.request, forget_sets=draw.draw_forget_sets,
         shuffle=shuffle.shuffle, in_order=order.in_order, mlp_train=train, vector_bytes=VECTOR_BYTES,
-        cells_of=lambda u: (u.cells.counts, u.cells.packed),
+        cells_of=lambda u: (u.head.cells.counts, u.head.cells.packed),
     )  # fmt: skip
 
 
@@ -162,6 +167,10 @@ def fits(home: SimpleNamespace) -> dict[str, Any]:
     found["mlp theta"] = floats(theta)
     anchor = mlp.train_anchor(X[:200], y[:200], seed=1, seeds=2, tol=1e-10)
     model, fit = mlp.fit_anchored(ArrayTable(X, y, [0, 1]), anchor)
+    found["mlp anchored loss, grid"] = floats([model.loss(fit.theta, X, y), model.mu], 1e-6)
+    with mock.patch("l2ul_fast.models.mlp.ANCHOR_WIDTH", 2.0**-40):  # anchors and strengths of before there was a grid
+        anchor = mlp.train_anchor(X[:200], y[:200], seed=1, seeds=2, tol=1e-10)
+    model, fit = mlp.fit_anchored(ArrayTable(X, y, [0, 1]), anchor, strengths=(5e-3, 1e-2, 2e-2, 4e-2))
     found["mlp anchored loss"] = floats([model.loss(fit.theta, X, y), model.mu], 1e-6)
     point = np.random.default_rng(8).normal(size=mlp_size(4, 3))
     vector = np.random.default_rng(9).normal(size=point.size)
@@ -177,23 +186,32 @@ def fits(home: SimpleNamespace) -> dict[str, Any]:
 
 
 def requests(home: SimpleNamespace) -> dict[str, Any]:
-    """theta of an unlearner after fit, after one row and after ten more."""
+    """theta of an unlearner after fit, after one row and after ten more; of the same fit without these rows; cells."""
     found: dict[str, Any] = {}
     X, y = labelled(600, 4, 2)
     X3, y3 = labelled(600, 4, 3)
     sizes = {"psi": 4, "t": 8, "m": 20, "s": 100, "random_state": 3}
     for name, options, rows, labels, rel in (
         ("lr", {}, X, y, EXACT), ("lr float32", {}, X.astype(np.float32), y, EXACT),
-        ("lr prior none", {"prior": "none"}, X, y, 1e-6), ("multinomial", {}, X3, y3, 1e-7),
+        ("lr order 2", {"order": 2}, X, y, EXACT), ("lr optimum", {"anchor": "optimum"}, X, y, EXACT),
+        ("lr learned", {"head": "learned"}, X, y, 1e-6), ("lr kme", {"head": "kme"}, X, y, 1e-5),
+        ("multinomial", {}, X3, y3, 1e-7), ("multinomial kme", {"head": "kme"}, X3, y3, 1e-5),
         ("mlp", {"model": "mlp", "hidden": 3, "anchor_rows": 60}, X, y, 1e-5),
     ):  # fmt: skip
         u = L2UL(**(sizes | options)).fit(rows, labels)
-        seen = [u.theta.copy()]
+        start = u.theta.copy()
+        seen, retrained = [start], []
         for request in REQUESTS:
-            u.unlearn(request)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RetrainInstead)  # kme knows how far off it is
+                u.unlearn(request)
             seen.append(u.theta.copy())
+            retrained.append(u.model.fit(u.retained(), start=start, tol=1e-12).theta)
         found[f"L2UL {name} theta"] = floats(seen, rel)
-        found[f"L2UL {name} counts"] = [digest(*home.cells_of(u)), u.n]
+        found[f"L2UL {name} retrained"] = floats(retrained, max(rel, 1e-7))
+        found[f"L2UL {name} n"] = u.n
+        if options.get("head") == "kme":
+            found[f"L2UL {name} counts"] = digest(*home.cells_of(u))
     return found
 
 
@@ -204,11 +222,17 @@ def compute() -> dict[str, Any]:
     return {"vector_bytes": home.vector_bytes, **parts}
 
 
-if __name__ == "__main__":
-    made = compute()
-    lines = [f' "vector_bytes": {made.pop("vector_bytes")}']
-    for part, values in made.items():
+def record(parts: list[str]) -> None:
+    """Rewrite golden.json: all of `parts`, and what it has no value for."""
+    made, known = compute(), json.loads(PATH.read_text())
+    lines = [f' "vector_bytes": {known["vector_bytes"]}']
+    for part in ("kernels", "data", "fits", "requests"):
+        values = made[part] if part in parts else made[part] | known[part]
         inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
         lines.append(f' "{part}": {{\n{inner}\n }}')
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{PATH.name}: {PATH.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    record(sys.argv[1:])

@@ -1,7 +1,8 @@
 """What a redesign must not change: saved files of older versions, numbers at fixed seeds, names of commands.
 
-The fixtures were written by an older version (fixtures/make_artifacts.py and make_run.py say which). A saved artifact
-either loads with the same theta or is refused in one sentence; any other error is a broken promise to its owner.
+The fixtures were written by an older version (fixtures/make_artifacts.py and make_run.py say which). Of its saved
+artifacts those that hold the rows of a linear model are taken over: trained again on the rows that stay, with one
+warning. All others are refused in one sentence; any other error is a broken promise to their owner.
 """
 
 import importlib.util
@@ -12,10 +13,12 @@ import shutil
 import subprocess
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from unlearners import optimum, rho
 
 HERE = Path(__file__).parent
 FIXTURES = HERE / "fixtures"
@@ -27,57 +30,113 @@ GOLDEN = json.loads((HERE / "golden.json").read_text())
 # Saved artifacts -----------------------------------------------------------------------------------------------------
 
 
-def load(name, folder):
-    """The fixture's unlearner from a copy in `folder`, or None where it is refused in one sentence."""
-    from l2ul_fast import L2UL
-    from l2ul_fast.errors import DataError, UserError
+#: The others: an MLP would come out as another model, learned heads need pairs, and some keep no rows.
+TAKEN_OVER = [
+    "lr", "lr-refreshed", "lr-saved-twice", "lr-correction", "lr-network", "lr-file", "lr-file-refreshed",
+    "lr-multinomial",
+]  # fmt: skip
+REFUSED = [name for name in EXPECTED if name not in TAKEN_OVER]
 
-    facts = EXPECTED[name]
+
+def copied(name, folder):
+    """(a copy of the fixture in `folder`, its dataset file)."""
+    file = EXPECTED[name]["data"]
     copy = shutil.copytree(FIXTURES / "artifacts" / name, folder / name)
-    data = None if facts["data"] is None else FIXTURES / "artifacts" / facts["data"]
-    try:
-        return L2UL.load(copy, data=data)
-    except (DataError, UserError) as error:
-        text = str(error)
-        assert text, "the refusal says nothing"
-        assert len(text.splitlines()) == 1, text
-        assert not text.startswith("Traceback"), text
-        return None
+    return copy, None if file is None else FIXTURES / "artifacts" / file
+
+
+def load(name, folder):
+    """(the fixture's unlearner from a copy in `folder`, which it says was trained again; the copy, its dataset file)."""
+    from l2ul_fast import L2UL
+
+    copy, data = copied(name, folder)
+    with pytest.warns(UserWarning) as given:
+        u = L2UL.load(copy, data=data)
+    assert [str(w.message) for w in given] == [
+        f"{copy} was saved by an earlier version: its model was trained again on the {EXPECTED[name]['n']} rows that stay"
+    ]
+    return u, copy, data
+
+
+def retrained(u):
+    """The optimum of the rows that stay, for two classes by a solver that is not the program's."""
+    table = u.retained()
+    if len(u.classes_) == 2:
+        X, y = table.take(table.ids())
+        return optimum(X, y, lam=u.params["lam"])
+    return u.model.fit(table, tol=1e-12).theta
 
 
 def test_every_fixture_has_its_expectation():
     assert {path.name for path in (FIXTURES / "artifacts").iterdir() if path.is_dir()} == set(EXPECTED)
     assert {facts["store"] for facts in EXPECTED.values()} == {"arrays", "file", "none"}
+    assert set(TAKEN_OVER) < set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_old_artifact_loads_or_is_refused_in_one_sentence(name, tmp_path):
-    facts, u = EXPECTED[name], load(name, tmp_path)
-    if u is None:
-        pytest.skip("refused in one sentence")
-    np.testing.assert_array_equal(u.theta, facts["theta"])
+    from l2ul_fast import L2UL
+    from l2ul_fast.errors import DataError
+
+    facts = EXPECTED[name]
+    if name in REFUSED:
+        copy, data = copied(name, tmp_path)
+        with pytest.raises(DataError) as refusal:
+            L2UL.load(copy, data=data)
+        assert str(refusal.value) == (
+            f"{copy} was saved by an earlier version, and what it keeps to unlearn from cannot be taken over: "
+            "fit again, without the rows that were forgotten"
+        )
+        return
+    u, _, _ = load(name, tmp_path)
     assert u.n == facts["n"]
     assert list(u.classes_) == facts["classes"]
     assert sorted(np.concatenate([e["rows"] for e in u.forget_log]).tolist()) == facts["forgotten"]
     assert len(u.forget_log) == facts["requests"]
+    assert u.due is None
+    assert not u.head.error
+    wanted, old = retrained(u), np.array(facts["theta"])
+    # the old answers were estimates of the retrained model, off by a Newton step's error; what is loaded is not
+    np.testing.assert_allclose(u.theta, wanted, atol=1e-5)
+    assert np.abs(u.theta - wanted).max() < np.abs(old - wanted).max() / 20
+    np.testing.assert_allclose(u.theta, old, atol=4e-3)
     found = u.predict_proba(np.array(facts["probe"], np.float32))
-    np.testing.assert_allclose(found, facts["probabilities"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found, facts["probabilities"], atol=2e-3)
 
 
-@pytest.mark.parametrize("name", [name for name, facts in EXPECTED.items() if facts["store"] != "none"])
+@pytest.mark.parametrize("name", TAKEN_OVER)
 def test_a_loaded_artifact_answers_requests_and_refuses_forgotten_rows(name, tmp_path):
     from l2ul_fast.errors import UserError
 
-    facts, u = EXPECTED[name], load(name, tmp_path)
-    if u is None:
-        pytest.skip("refused in one sentence")
+    facts, (u, _, _) = EXPECTED[name], load(name, tmp_path)
     with pytest.raises(UserError):
         u.unlearn([facts["forgotten"][0]])
     free = u.retained().ids()
+    before = u.theta.copy()
     result = u.unlearn([int(free[100])])
     assert result.n == facts["n"] - 1
-    assert np.isfinite(u.theta).all()
+    assert rho(u.theta, before, retrained(u)) < 0.05
     u.save(tmp_path / "again")
+
+
+@pytest.mark.parametrize("how", ["", "defer"])
+@pytest.mark.parametrize("name", TAKEN_OVER)
+def test_an_artifact_that_was_taken_over_is_saved_as_a_new_one(name, how, tmp_path):
+    from l2ul_fast import L2UL
+    from l2ul_fast.unlearner.artifact import check_artifact
+
+    u, copy, data = load(name, tmp_path)
+    old = {path.name for path in copy.glob("state-*")}
+    u.save(copy, defer=bool(how))
+    assert not old & {path.name for path in copy.iterdir()}  # what they hold knows the forgotten rows
+    check_artifact(copy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = L2UL.load(copy, data=data)
+    np.testing.assert_array_equal(again.theta, u.theta)
+    assert again.n == EXPECTED[name]["n"]
+    assert sorted(np.concatenate([e["rows"] for e in again.forget_log]).tolist()) == EXPECTED[name]["forgotten"]
+    again.unlearn([int(again.retained().ids()[7])])
 
 
 def test_the_command_line_shows_old_artifacts_without_a_traceback(tmp_path):
@@ -167,6 +226,22 @@ def test_golden_values(part, golden):
     apart = {name: far(found[name], value, same_width) for name, value in wanted.items()}
     apart = {name: text for name, text in apart.items() if text}
     assert not apart, "\n".join(f"{name}: {text}" for name, text in apart.items())
+
+
+#: rho of the answers that golden.json holds, for one row and for eleven: at most this far from a retrained model, which
+#: make_golden.py trains at the side. kme is left out: a row's cells do not tell where it moves so small a model.
+NEAR = {
+    "lr": (1e-3, 1e-3), "lr float32": (1e-3, 1e-3), "lr order 2": (0.1, 0.03), "lr optimum": (1e-5, 2e-4),
+    "lr learned": (0.3, 0.5), "multinomial": (0.01, 0.01), "mlp": (0.02, 0.1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_answers_are_near_a_retrained_model(name, golden):
+    theta = np.reshape(golden["requests"][f"L2UL {name} theta"]["values"], (3, -1))
+    target = np.reshape(golden["requests"][f"L2UL {name} retrained"]["values"], (2, -1))
+    found = [rho(theta[i + 1], theta[0], target[i]) for i in range(2)]
+    assert all(a <= b for a, b in zip(found, NEAR[name], strict=True)), found
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
