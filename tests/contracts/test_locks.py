@@ -46,14 +46,15 @@ def copied(name, folder):
 
 
 def load(name, folder):
-    """(the fixture's unlearner from a copy in `folder`, which it says was trained again; the copy, its dataset file)."""
+    """(the fixture's unlearner from a copy in `folder`, trained again with a warning; the copy; its dataset file)."""
     from l2ul_fast import L2UL
 
     copy, data = copied(name, folder)
-    with pytest.warns(UserWarning) as given:
+    with pytest.warns(UserWarning, match="was saved by an earlier version") as given:
         u = L2UL.load(copy, data=data)
+    n = EXPECTED[name]["n"]
     assert [str(w.message) for w in given] == [
-        f"{copy} was saved by an earlier version: its model was trained again on the {EXPECTED[name]['n']} rows that stay"
+        f"{copy} was saved by an earlier version: its model was trained again on the {n} rows that stay"
     ]
     return u, copy, data
 
