@@ -9,16 +9,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.errors import UserError
 from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
 from l2ul_fast.models.fit import weighted
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Head, Report
-from l2ul_fast.unlearner.heads.expansion import Expansion, fit_by_sums, model_of_weight, polished
+from l2ul_fast.unlearner.heads.expansion import (
+    MOST_PARAMETERS,
+    Expansion,
+    fit_by_sums,
+    model_of_weight,
+    polished,
+    third_fits,
+)
 from l2ul_fast.unlearner.passes import LocalPasses, Passes
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
 
+#: Parameters up to which a Hessian without T is kept: inverting one of 1000 takes a tenth of a second, of 2500 seconds.
+MOST_OF_HESSIAN = 1000
 #: Rows that the noise floor of plain training is measured on.
 FLOOR_ROWS = 20_000
 
@@ -45,11 +55,14 @@ class Laps:
 
 def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
     """Train the model and build its head; `size` is the largest row number + 1. Workers of `client` share the work."""
-    kind, head = params["model"], params["head"]
-    if head == "expansion" and kind != "mlp" and len(table.classes) <= 2:
+    head = params["head"]
+    tier = storage(params, table) if head == "expansion" else None
+    if tier == "sums":
         return _expansion(params, table, report, client)
     # imported here: only these need pairs, networks or the MLP
-    if head == "expansion":
+    if tier == "rows":
+        return _wide(params, table, report)
+    if tier == "hessian":
         from l2ul_fast.unlearner.heads import secant
 
         return secant.fit(params, table, size, report)
@@ -64,6 +77,41 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
     from l2ul_fast.unlearner.heads import paper
 
     return paper.fit(params, table, size, report, client)
+
+
+def storage(params: dict[str, Any], table: Table) -> str:
+    """What the head "expansion" keeps of the data: "sums" up to third derivatives, "hessian" or nothing but the "rows".
+
+    Sums as long as T is small beside the rows (or not needed: least squares, order 2, an anchor that was asked for);
+    then the Hessian and its inverse; with more than MOST_OF_HESSIAN parameters, weights of rows, or another loss, theta
+    alone. An MLP and more than two classes have the Hessian only.
+    """
+    if params["model"] == "mlp" or len(table.classes) > 2:
+        return "hessian"
+    p, plain = table.d + 1, params["model"] == "lr" and getattr(table, "weights", None) is None
+    asked = params["order"] == 2 or params["anchor"] != "grid"
+    no_thirds = asked or params["model"] == "squared"
+    if asked or (p <= MOST_PARAMETERS and (no_thirds or third_fits(p, table))):
+        return "sums"
+    return "hessian" if plain and params["penalty"] == "mean" and p <= MOST_OF_HESSIAN else "rows"
+
+
+def _wide(params: dict[str, Any], table: Table, report: Report) -> Fitted:
+    """Too many parameters for a Hessian."""
+    from l2ul_fast.unlearner.heads.wide import Wide
+
+    if not params["store_rows"]:
+        raise UserError(
+            f"{table.d + 1} parameters: requests take passes over the rows that stay, which must be kept: "
+            "leave store_rows=False out"
+        )
+    lap, model = Laps(), linear_model(params, table)
+    report("train the model", 0, 1)
+    penalty = (0.0, model.lam) if params["penalty"] == "mean" else (model.lam * total_weight(table), 0.0)
+    head = Wide.sealed(model, penalty, table, np.zeros(model.size))
+    lap("train")
+    report("done", 1, 1)
+    return Fitted(head, {"seconds": lap.seconds})
 
 
 def linear_model(params: dict[str, Any], table: Table) -> Any:
@@ -105,16 +153,17 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     return Fitted(head, facts)
 
 
-def residual(params: dict[str, Any], head: Head, table: Table, theta: NDArray[np.float64]) -> float:
+def residual(params: dict[str, Any], head: Any, table: Table, theta: NDArray[np.float64]) -> float:
     """Largest entry of the gradient, at theta, of the objective over the rows of table."""
     model, total, n = head.model, np.zeros(theta.size), 0.0
-    if isinstance(head, Expansion):
+    weighs = hasattr(head, "penalty")  # heads that know weights know the penalty's kinds too
+    if weighs:
         model = model_of_weight(model, head.penalty, table)
     for X, y, weights in weighted(table):
         if weights is None:
             total += len(X) * model.data_gradient(theta, X, y)
             n += len(X)
-        elif isinstance(head, Expansion):
+        elif weighs:
             total += len(X) * model.data_gradient(theta, X, y, weights)
             n += float(weights.sum())
         else:  # weights mark hidden rows only

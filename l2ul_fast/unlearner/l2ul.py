@@ -346,6 +346,7 @@ class L2UL:
         """Refine a request that was done, if asked to, and describe it."""
         head = self.head
         error = head.error
+        rtol = head.passes_until if rtol is None else rtol
         if rtol is not None and ids.size and not (error is not None and error <= rtol):
             try:
                 head.refine(self.retained(), rtol)
@@ -460,6 +461,8 @@ class L2UL:
                 self.store.cut(before.size)
                 raise
             self.n += len(rows)
+            if self.head.passes_until is not None:
+                self.head.refine(self.retained(), self.head.passes_until)
             self._log.append((-1 - ids, self.n, time.time()))
             return ids
 

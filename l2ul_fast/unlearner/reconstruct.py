@@ -351,8 +351,8 @@ def _derivatives(loss: int, z: Vector, y: NDArray[Any]) -> tuple[Vector, Vector,
 
 def _penalty_of(u: L2UL) -> tuple[float, float]:
     """The penalty's strength: a constant, and what each unit of weight adds."""
-    if isinstance(u.head, Expansion):
-        return u.head.penalty
+    if hasattr(u.head, "penalty"):
+        return float(u.head.penalty[0]), float(u.head.penalty[1])
     return 0.0, float(getattr(u.model, "strength", getattr(u.model, "lam", 0.0)))
 
 
@@ -1042,18 +1042,21 @@ def _stays(e: Evidence, row: Vector) -> bool:
 def _kept_sums(e: Evidence) -> Iterator[Attack]:
     """Sums of gradients and Hessians (or their inverse), minus those of the rows that stay, at each saved point."""
     objective, X, y, p = _objective(e), e.X, e.y, e.theta.size
-    if objective is None or X is None or y is None or p > MOST_PARAMETERS or isinstance(e.u.head, Expansion):
+    if objective is None or X is None or y is None or isinstance(e.u.head, Expansion):
         return
     n, points, model = float(len(X)), _points(e), e.u.model
-    fixed = n * _fixed_curvature(model)
-    gradients = {where: n * model.data_gradient(q, X, y) for where, q in points.items()}
-    hessians = {where: objective.hessian(q) for where, q in points.items()}
+    given = () if e.weights is None else (e.weights,)
+    gradients = {where: n * model.data_gradient(q, X, y, *given) for where, q in points.items()}
     largest = 2 * e.forgotten.size * (1 + np.abs(X).max())  # that rows could have added
     for name, found in points.items():
         for where, own in gradients.items():
             away = found - own
             if where != name and np.abs(away).max() < largest:
                 yield Attack(f"{name} - gradients at {where}", _row_in(e.u, away), None, _differ(away, own))
+    if p > MOST_PARAMETERS:
+        return
+    fixed = n * _fixed_curvature(model)
+    hessians = {where: objective.hessian(q) for where, q in points.items()}
     for name, array in e.arrays.items():
         matrix = _square(np.asarray(array), p)
         if matrix is None:

@@ -56,6 +56,10 @@ def head_class(kind: str) -> type[Head]:
         from l2ul_fast.unlearner.heads.secant import Secant
 
         return Secant
+    if kind == "wide":
+        from l2ul_fast.unlearner.heads.wide import Wide
+
+        return Wide
     if kind == "learned":
         from l2ul_fast.unlearner.heads.learned import Learned
 

@@ -104,3 +104,18 @@ def value(loss: int, z: float, y: float) -> float:
     if loss == POISSON:
         return exp(z) - y * z
     return max(z, 0.0) + math.log1p(exp(-abs(z))) - y * z
+
+
+@kernel()
+def row_losses(loss: int, z: Any, y: Any, weights: Any, first: Any, second: Any) -> float:
+    """Derivatives of all rows' losses at z (n,), times the weights (n,; none: all 1); returns the sum of the losses."""
+    total = 0.0
+    for i in range(z.size):
+        weight = weights[i] if weights.size else 1.0
+        if weight == 0.0:
+            first[i] = second[i] = 0.0
+            continue
+        e, w, _ = derivatives(loss, z[i], np.float64(y[i]))
+        first[i], second[i] = weight * e, weight * w
+        total += weight * value(loss, z[i], np.float64(y[i]))
+    return total

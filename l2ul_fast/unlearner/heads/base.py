@@ -38,6 +38,8 @@ class Head(Protocol):
     """
 
     kind: ClassVar[str]
+    #: Estimated error down to which every request takes passes over the rows; None: an answer needs none.
+    passes_until: ClassVar[float | None]
     model: Any
 
     @property

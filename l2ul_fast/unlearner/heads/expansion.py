@@ -69,6 +69,7 @@ class Expansion:
     """
 
     kind: ClassVar[str] = "expansion"
+    passes_until: ClassVar[float | None] = None
 
     def __init__(
         self, model: Any, order: int, classes: int, penalty: tuple[float, float], where: str, anchor: Vector,
@@ -480,13 +481,16 @@ def storable_order(p: int, order: int, table: Table) -> int:
     """3 where T is small beside the rows, else 2; UserError where not even the Hessian can be kept."""
     if p > MOST_PARAMETERS:
         raise UserError(
-            f"{p} parameters: the expansion keeps up to {MOST_PARAMETERS} (a Hessian of {8 * p * p / 2**30:.1f} GiB)"
+            f"{p} parameters: order=2 and a given anchor keep integer sums, of {MOST_PARAMETERS} parameters at most: "
+            "leave `order` and `anchor` out"
         )
-    if order == 3 and p > SMALL_PARAMETERS:
-        row_bytes = table.n * table.d * table.dtype.itemsize
-        if 8 * p * (p + 1) * (p + 2) // 6 > THIRD_SHARE * row_bytes:
-            return 2
-    return order
+    return order if order == 2 or third_fits(p, table) else 2
+
+
+def third_fits(p: int, table: Table) -> bool:
+    """Whether T takes less memory than the rows, or little anyway."""
+    row_bytes = table.n * table.d * table.dtype.itemsize
+    return p <= SMALL_PARAMETERS or 8 * p * (p + 1) * (p + 2) // 6 <= THIRD_SHARE * row_bytes
 
 
 def _bounded(loss: int, weighted: bool) -> bool:

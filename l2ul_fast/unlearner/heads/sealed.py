@@ -167,6 +167,7 @@ class SealedHead(ABC):
     """
 
     kind: ClassVar[str]
+    passes_until: ClassVar[float | None] = None
     #: What theta's answers are made of.
     instant: ClassVar[str]
     #: What the state shows of forgotten rows where it cannot be made anew.

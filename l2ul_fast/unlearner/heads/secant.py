@@ -1,4 +1,5 @@
-"""The head for models whose sums are not kept, the MLP and multinomial logistic regression: secant steps.
+"""The head for models whose sums are not kept, the MLP and multinomial logistic regression: secant steps. Logistic
+regression of two classes and so many features that third derivatives would take more memory than the rows has it too.
 
 It keeps a base point b, the exact sum S of the gradients there of the rows that stay, and an inverse Hessian W of the
 latest seal. A request takes the rows' gradients at b out of S, and the model is
@@ -182,7 +183,7 @@ def _check(params: dict[str, Any], table: Table) -> None:
         raise UserError(f"{what} has no sums to expand at an anchor: leave `anchor` out")
     if params["anchor"] != "grid" and len(table.classes) > 2:
         raise UserError("the MLP has an anchor for two classes only: leave `anchor` out")
-    p = _plain(params, table).size if params["model"] == "mlp" else len(table.classes) * (table.d + 1)
+    p = _plain(params, table).size if params["model"] == "mlp" else LogisticModel(table.d, len(table.classes)).size
     if p > MOST_PARAMETERS:
         raise UserError(f"{p} parameters: the inverse Hessian is kept for up to {MOST_PARAMETERS}")
 
@@ -277,7 +278,7 @@ def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> Matrix:
 
 def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], theta: Vector) -> Matrix:
     """The same of rows X (r, d), y (r,): for a few of them their factors are faster than blocks of rows."""
-    if len(X) > FEW_HESSIANS:
+    if model.n_classes == 2 or len(X) > FEW_HESSIANS:
         total = np.zeros((theta.size, theta.size))
         model._add_sums(theta, X, y, np.zeros(theta.size), total)
         return total
@@ -293,6 +294,9 @@ def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], thet
 def third_along(model: LogisticModel, X: NDArray[Any], theta: Vector, q: Vector) -> Matrix:
     """(p, p) third derivatives at theta (p,) summed over rows X (r, d), times q (p,): the slope of their Hessian."""
     C, d = model.n_classes, model.d
+    if C == 2:
+        s, wide = model.predict_proba(theta, X)[:, 1], np.hstack([X, np.ones((len(X), 1))])
+        return np.asarray((wide.T * (s * (1 - s) * (1 - 2 * s) * model.logits(q, X))) @ wide)
     order = np.append(np.arange(C * d).reshape(C, d), np.arange(C * d, C * (d + 1))[:, None], axis=1).ravel()
     P, wide = model.predict_proba(theta, X), np.hstack([X, np.ones((len(X), 1))])
     along = model.logits(q, X)
@@ -327,9 +331,9 @@ def projected_thirds(model: LogisticModel, rows: Any, theta: Vector, W: NDArray[
 
 
 def fixed_curvature(model: LogisticModel) -> Matrix:
-    """What the penalty adds to the mean Hessian, and the gauge: one number added to all intercepts changes nothing, so
-    any curvature may stand for that direction."""
-    free = ~model._penalised
+    """What the penalty adds to the mean Hessian, and the gauge: one number added to all intercepts of a softmax changes
+    nothing, so any curvature may stand for that direction."""
+    free = ~model._penalised & (model.n_classes > 2)
     return np.asarray(model.lam * np.diag(model._penalised) + np.outer(free, free), np.float64)
 
 
@@ -418,6 +422,7 @@ class Secant:
     """See the module. `sealed` makes one; in between, `due` says that a seal should follow."""
 
     kind: ClassVar[str] = "secant"
+    passes_until: ClassVar[float | None] = None
 
     def __init__(
         self, model: Any, options: dict[str, Any], counts: NDArray[np.int64], theta: Vector, total: Vector,
