@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.report.readme import PAGES, PARTS, replace_part
+from l2ul_fast.report.readme import PARTS, replace_part
 from l2ul_fast.results import Run, read_records, upgrade, write_atomic
 from l2ul_fast.timing import Times, gain, interleave, stolen_seconds
 
@@ -82,8 +82,8 @@ def test_candidates_take_turns_in_another_order_every_round():
 def test_readme_says_what_the_records_say():
     """`make readme` rewrites both; a figure typed by hand, or stale, fails here."""
     for name, part in PARTS.items():
-        text = (ROOT / PAGES[name]).read_text(encoding="utf-8")
-        assert replace_part(text, name, part(ROOT / "docs" / f"{name}.jsonl")) == text
+        text = (ROOT / part.page).read_text(encoding="utf-8")
+        assert replace_part(text, name, part.text(ROOT / "docs" / f"{part.records}.jsonl")) == text
     with pytest.raises(UserError, match="exactly one pair"):
         replace_part("nothing here", "kernels", "")
 

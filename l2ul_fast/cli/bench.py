@@ -142,7 +142,7 @@ def publish(run: Run, root: Path | None, name: str, report: Any) -> None:
     kept.parent.mkdir(exist_ok=True)
     shutil.copy(run.path, kept)
     report.plot(run.records, kept.with_suffix(".png"))
-    stderr.print(f"rewrote {rewrite(root, name)}")
+    stderr.print(f"rewrote {', '.join(str(page) for page in rewrite(root, name))}")
 
 
 def words(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:

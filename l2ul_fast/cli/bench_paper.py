@@ -216,7 +216,7 @@ def publish(folder: Path, root: Path) -> None:
     from l2ul_fast.results import read_records
 
     main.keep(read_records(folder), root / "docs" / "main.jsonl")
-    stderr.print(f"rewrote {readme.publish(root, 'main')}")
+    stderr.print(f"rewrote {', '.join(str(page) for page in readme.publish(root, 'main'))}")
 
 
 def reproduce(

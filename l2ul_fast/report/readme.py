@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.report import kernels, main, stream, unlearn
@@ -80,26 +81,32 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-PARTS: dict[str, Callable[[Path], str]] = {
-    "kernels": kernel_part, "main": main_part, "stream": stream_part, "unlearn": unlearn_part,
-    "reconstruction": reconstruction_part,
-}  # fmt: skip
-#: The page that holds a part, from the project's root.
-PAGES = {
-    "kernels": "docs/kernels.md", "main": "README.md", "stream": "docs/stream.md", "unlearn": "docs/unlearn.md",
-}  # fmt: skip
+class Part(NamedTuple):
+    """A generated part of a page: the page from the project's root, docs/<records>.jsonl, and how it is written."""
+
+    page: str
+    records: str
+    text: Callable[[Path], str]
 
 
-def publish(root: Path, name: str) -> Path:
-    """Rewrite the part `name` of its page below `root` from docs/<name>.jsonl; returns the page."""
-    page = root / PAGES[name]
-    update_readme(page, name, root / "docs" / f"{name}.jsonl")
-    if name == "unlearn":
-        update_readme(root / "docs/artifact.md", "reconstruction", root / "docs" / f"{name}.jsonl")
-    return page
+PARTS = {
+    "kernels": Part("docs/kernels.md", "kernels", kernel_part),
+    "main": Part("README.md", "main", main_part),
+    "stream": Part("docs/stream.md", "stream", stream_part),
+    "unlearn": Part("docs/unlearn.md", "unlearn", unlearn_part),
+    "reconstruction": Part("docs/artifact.md", "unlearn", reconstruction_part),
+}
+
+
+def publish(root: Path, records: str) -> list[Path]:
+    """Rewrite all parts below `root` that come from docs/<records>.jsonl; returns the pages."""
+    found = {name: part for name, part in PARTS.items() if part.records == records}
+    for name, part in found.items():
+        update_readme(root / part.page, name, root / "docs" / f"{records}.jsonl")
+    return [root / part.page for part in found.values()]
 
 
 def update_readme(readme: Path, name: str, records_file: Path) -> None:
     """Rewrite the part called `name` of `readme` from a file of records."""
     text = readme.read_text(encoding="utf-8")
-    write_atomic(readme, replace_part(text, name, PARTS[name](records_file)))
+    write_atomic(readme, replace_part(text, name, PARTS[name].text(records_file)))
