@@ -201,7 +201,10 @@ def measure_reconstruction(
         present = np.flatnonzero(u.status == PRESENT)
         data = None if subject.options.get("store_rows", True) else (train.X, train.y)
         for draw, scene in todo:
-            row = int(np.random.default_rng([seed, 84, draw]).choice(present))
+            rng = np.random.default_rng([seed, 84, draw])
+            row = int(rng.choice(present))
+            if data is not None and scene != DEFERRED:
+                row = _row_not_due(before, train, rng.permutation(present))
             shutil.copytree(before, after)
             _forget_saved(subject, after, row, train, scene == DEFERRED)
             truth = None if subject.file else (train.X[row], int(train.y[row]))
@@ -218,6 +221,19 @@ def measure_reconstruction(
                 "chance": said.chance, "attacks": len(found),
                 "ratio": error / said.chance if error is not None and said.chance else None,
             }  # fmt: skip
+
+
+def _row_not_due(directory: Path, train: ArrayTable, order: NDArray[np.int64]) -> int:
+    """The first row of `order` whose request leaves nothing due: without rows, `save` refuses what is due."""
+    u = L2UL.load(directory)
+    for row in order:
+        tried = u.copy()
+        with quiet():
+            tried.unlearn([row], train.X[[row]], train.y[[row]])
+        tried.head.canonical()
+        if not tried.due:
+            return int(row)
+    raise UserError("every single request leaves a pass due, which is refused without rows")
 
 
 def _forget_saved(subject: Subject, directory: Path, row: int, train: ArrayTable, defer: bool) -> None:
