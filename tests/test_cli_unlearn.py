@@ -183,9 +183,10 @@ def test_the_expansion_takes_its_options(path, tmp_path):
     assert (facts["order"], facts["penalty"]) == (2, "sum")
     out = done("unlearn", tmp_path / "2", "--rows", row)
     assert "answer: order 2; estimated error not known" in out
-    (tmp_path / "public.txt").write_text("0.5, 0 " + "0 " * 9)
+    near = np.round(L2UL.load(tmp_path / "any").theta, 1)
+    (tmp_path / "public.txt").write_text(f"{near[0]}, " + " ".join(str(x) for x in near[1:]))
     facts = facts_of("fit", path, "--out", tmp_path / "public", "--anchor", tmp_path / "public.txt")
-    assert facts["anchor"] == [0.5] + [0.0] * 10
+    assert facts["anchor"] == near.tolist()
     assert facts_of("show", tmp_path / "public")["anchor"] == "given"
     facts = facts_of("fit", path, "--out", tmp_path / "optimum", "--anchor", "optimum")
     assert facts["anchor"] == "optimum"

@@ -453,14 +453,80 @@ def test_rtol_takes_what_it_needs_and_no_more(model):
     tight = u.unlearn(rows, rtol=1e-12)
     if model != "squared":
         assert tight.tier == "new expansion"
-        assert u.due is tight.due is None
-        assert rho(tight.theta, optimum(X, y, model), target) <= rho(instant.theta, optimum(X, y, model), target)
-    assert rho(tight.theta, optimum(X, y, model), target) < 1e-3
-    assert tight.error is not None
+        assert "for an rtol" in tight.due  # on a finer grid than a fit without the rows would take
+        assert u.due == tight.due
+    assert rho(tight.theta, optimum(X, y, model), target) < 1e-10
+    assert tight.error <= 1e-12
+    after = u.unlearn([int(kept(500, rows)[0])])
+    assert after.tier == "order 3"
+    u.refresh()
+    assert u.due is None
+    stay = kept(500, [*rows, kept(500, rows)[0]])
+    assert state_of(u) == state_of(fitted(X[stay], y[stay], model))
     two = fitted(X, y, model, order=2)
     if model != "squared":
         assert two.unlearn([4]).error is None
-        assert two.unlearn([5], rtol=1e-3).tier == "new expansion"
+        found = two.unlearn([5], rtol=1e-3)
+        assert found.tier == "new expansion"
+        assert found.error <= 1e-3
+        before, target = (optimum(X[kept(500, gone)], y[kept(500, gone)], model) for gone in ([], [4, 5]))
+        assert rho(found.theta, before, target) <= 2e-3
+
+
+@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-8])
+@pytest.mark.parametrize("model", ["lr", "poisson"])
+def test_a_single_row_is_answered_within_rtol(model, rtol):
+    """The grid is too coarse for that: its point's own error counts too."""
+    X, y = data_for(model, 300, 5, seed=2)
+    before, u = optimum(X, y, model), fitted(X, y, model)
+    for row in (3, 40):
+        tried = u.copy()
+        found = tried.unlearn([row], rtol=rtol)
+        assert found.error <= rtol
+        stay = kept(300, [row])
+        assert rho(found.theta, before, optimum(X[stay], y[stay], model)) <= max(5 * rtol, 1e-6)
+        tried.refresh()
+        assert tried.head.error is not None
+        assert state_of(tried) == state_of(fitted(X[stay], y[stay], model))
+
+
+def test_an_expansion_says_how_far_it_is_from_its_optimum(tmp_path):
+    X, y = data_for("lr", 400, 4)
+    with pytest.warns(UserWarning, match="give a nearer anchor"):
+        u = fitted(X, y, anchor=np.zeros(5))
+    with pytest.warns(RetrainInstead, match="with a nearer anchor"):
+        found = u.unlearn([3], rtol=1e-3)
+    assert found.error > 1  # a pass cannot help
+    u.save(tmp_path)
+    assert L2UL.load(tmp_path).head.error is None
+
+
+def test_where_the_grid_point_has_no_root_a_finer_grid_is_taken(tmp_path):
+    X, y = data_for("lr", 400, 4)
+    X = np.c_[X, np.full(400, 1e3)]
+    u = fitted(X, y)
+    assert u.head.finer > 0
+    assert u.due is None
+    u.unlearn([3])
+    assert u.due
+    u.save(tmp_path)
+    assert u.due is None
+    again, stay = L2UL.load(tmp_path), kept(400, [3])
+    assert again.due is None
+    assert again.head.finer == u.head.finer
+    np.testing.assert_array_equal(again.theta, u.theta)
+    assert state_of(u) == state_of(fitted(X[stay], y[stay]))
+    assert u.residual() < 1e-4
+
+
+def test_learned_and_forgotten_again_is_no_error():
+    X, y = data_for("lr", 400, 4)
+    u = fitted(X, y)
+    ids = u.learn(X[:10] * 2, y[:10])
+    for k in ids[:-1]:
+        u.unlearn([int(k)])
+    assert u.unlearn([int(ids[-1])]).error < 1
+    u.learn(X[:1], y[:1])
 
 
 @models
@@ -477,7 +543,7 @@ def test_what_is_due_is_done_by_refresh_and_only_then(model):
     assert done["expanded"]
     assert done["why"]
     assert u.due is None
-    assert u.head.error == 0.0
+    assert u.head.error <= found.error
     again = state_of(u)
     assert not u.refresh()["expanded"]
     assert state_of(u) == again
@@ -954,8 +1020,8 @@ def test_state_that_does_not_fit_is_refused():
 def test_too_many_parameters_are_one_sentence_and_many_keep_no_third_derivatives():
     X, y = np.random.default_rng(0).normal(size=(20, 5000)), np.arange(20) % 2
     with pytest.raises(UserError, match="parameters"):
-        fitted(X, y)
+        fitted(X, y, anchor="optimum")
     X, y = data_for("lr", 300, 120)
-    u = fitted(X, y)
+    u = fitted(X, y, anchor="optimum")
     assert u.head.order == 2
     assert u.unlearn([3]).tier == "order 2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Parameters up to which a Hessian without T is kept: inverting one of 1000 takes a tenth of a second, of 2500 seconds.
 MOST_OF_HESSIAN = 1000
+#: A model this far from the optimum, as a share of its length, is told at the fit.
+FAR = 0.02
 #: Rows that the noise floor of plain training is measured on.
 FLOOR_ROWS = 20_000
 
@@ -147,7 +150,16 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     head = Expansion.build(
         model, table, found.theta, order=params["order"], anchor=anchor, penalty=penalty, report=report, passes=passes
     )
+    head._answered = 0.0
     lap("expand")
+    length = float(np.linalg.norm(found.theta))
+    if head.offset > FAR * length:
+        what = "anchor you gave" if head.where == "given" else "grid point"
+        warnings.warn(
+            f"the expansion at the {what} gives a model that lies {head.offset / length:.2g} of its length from the "
+            "optimum: give a nearer anchor, or leave `anchor` out",
+            stacklevel=4,
+        )
     report("done", 1, 1)
     facts = {"seconds": lap.seconds, "gradient_norm": found.gradient_norm, "steps": found.steps, "order": head.order}
     return Fitted(head, facts)

@@ -355,11 +355,12 @@ class L2UL:
                               stacklevel=3)  # fmt: skip
             error = head.error
         if error is not None and error > UNTRUSTED:
-            warnings.warn(
-                RetrainInstead(f"the answer may be as far from a retrained model as {error:.2g} of what was asked for: "
-                               "call refresh, or ask with rtol"),
-                stacklevel=3,
-            )  # fmt: skip
+            given = getattr(head, "where", None) == "given"
+            advice = "fit again with a nearer anchor, or without one" if given else "call refresh, or ask with rtol"
+            distance = (
+                f"the answer's estimated distance to a retrained model is {error:.2g} times what retraining changes"
+            )
+            warnings.warn(RetrainInstead(f"{distance}: {advice}"), stacklevel=3)
         return Unlearned(self.theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
 
     def _checked_rtol(self, rtol: Any) -> float:

@@ -60,9 +60,9 @@ ROW, FACTORS, STEP, PRODUCT, POLISHED, INVERSE = 11, 12, 13, 14, 15, 16
 LOSS, ORDER, COUNTED, CLASSES, CONSTANT, PER_WEIGHT, UNIT, FEWEST, MOST = range(SCALES, SCALES + 9)
 #: And what the latest requests left: an estimate of the error of delta, and how fast it grows with the square of a
 #: move; the error by which the root itself is wrong; how near to the cell's bounds delta may come; the weight that left
-#: since the inverse was made, and how far delta had moved by the latest `polish`; distance from the reference, and that
-#: above which the error must be judged anew; reasons why a new expansion is due.
-DRIFT, CURVATURE, BIAS, MARGIN, LAG, STALE, DISTANCE, FARTHEST, DUE = range(SCALES + 9, SCALES + 18)
+#: since the inverse was made, and how far delta had moved by the latest `polish`; distance from the reference, that up
+#: to which it is rounding, and that above which the error must be judged anew; reasons why a new expansion is due.
+DRIFT, CURVATURE, BIAS, MARGIN, LAG, STALE, DISTANCE, NEAREST, FARTHEST, DUE = range(SCALES + 9, SCALES + 19)
 WIDEST_FACTS = 32
 
 #: Returned by `forget_row` when the row has left the sums, but delta must be found by `polish` or `solve`.
@@ -251,7 +251,7 @@ def forget_row(
     distance = facts[DISTANCE]
     if distance > facts[FARTHEST] or facts[DRIFT] > BIAS_SHARE * facts[BIAS] + DISTANCE_SHARE * distance:
         return POLISH, 0.0, 0
-    error = (facts[BIAS] + facts[DRIFT]) / distance if distance > 0.0 else 0.0
+    error = (facts[BIAS] + facts[DRIFT]) / distance if distance > facts[NEAREST] else 0.0
     return DONE, error, int(facts[DUE])
 
 

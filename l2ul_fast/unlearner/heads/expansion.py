@@ -47,6 +47,12 @@ V_SHARE, A_SHARE, NO_ROOT_ERROR = 1 / 8, 1 / 4, 0.3
 NEAR = 0.25
 #: How much more curved other directions than delta's are taken to be.
 OTHER_DIRECTIONS = 2.0
+#: Bits by which the grid is narrower than that rule where its point is too far from the optimum.
+FINER = (0, 3, 6, 12, 24, 48)
+#: An expansion is at the optimum if it is as near as this, as a share of its length.
+FOUND = 1e-8
+#: A distance from the reference, as a share of its length, that is rounding.
+ROUNDING = 1e-12
 #: Columns beyond 2 to the plus or minus this cannot be scaled.
 LARGEST_EXPONENT = 300
 #: Parameters up to which the Hessian is kept, and bytes of T, as a share of the rows' bytes, up to which T is.
@@ -81,7 +87,11 @@ class Expansion:
         self.order, self.classes, self.where, self.weighted = order, classes, where, weighted
         self.penalty, self.exponents, self.sums = penalty, exponents, sums
         self._first_error: float | None = None  # of the root at the expansion, where the optimum is known
-        self.tier = f"order {order}"
+        # error of the answer that the expansion itself gave, and how far the model had moved then
+        self._answered: float | None = None
+        self._moved = 0.0
+        self.finer, self.for_rtol = 0, False
+        self.tier = self._instant = f"order {order}"
         self.knows_error = order == 3 or self.loss == SQUARED
         p = self.p = anchor.size
         self.state = kernels.new_state(p, order)
@@ -104,9 +114,14 @@ class Expansion:
     def build(
         cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
         penalty: tuple[float, float] | None = None, report: Report | None = None, passes: Passes | None = None,
+        enough: float = np.inf,
     ) -> Expansion:  # fmt: skip
         """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum")
-        or at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None."""
+        or at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None.
+
+        The grid is made finer where the polynomial at its point has no root, or one that is farther than `enough` from
+        theta.
+        """
         report = report or (lambda what, done, total: None)
         loss = NAMES.index(model.loss_name)
         p = model.size
@@ -119,18 +134,25 @@ class Expansion:
         exponents = _column_exponents(found, weighted)
         report("scale the columns", 1, 3)
         where = anchor if isinstance(anchor, str) else "given"
-        if where == "grid":
-            moments = passes.moments(np.ldexp(1.0, -exponents[:p]), float(np.ldexp(1.0, int(exponents[-1]))))
-            widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents))
-            point = np.rint(theta / widths) * widths + 0.0  # no -0.0, which would tell the sign of theta
-        else:
+        penalty = (0.0, model.lam) if penalty is None else penalty
+        if where != "grid":
             point = np.array(theta if where == "optimum" else anchor, np.float64)
             if point.shape != (p,) or not np.isfinite(point).all():
                 raise UserError(f"the anchor must have {p} finite numbers, got shape {point.shape}")
+            report("sum the derivatives", 2, 3)
+            made = cls.at(model, order, classes, penalty, where, point, exponents, passes, weighted)
+            made.settle(theta)
+            return made
+        moments = passes.moments(np.ldexp(1.0, -exponents[:p]), float(np.ldexp(1.0, int(exponents[-1]))))
         report("sum the derivatives", 2, 3)
-        penalty = (0.0, model.lam) if penalty is None else penalty
-        made = cls.at(model, order, classes, penalty, where, point, exponents, passes, weighted)
-        made.settle(theta)
+        for finer in FINER:
+            widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents) - finer)
+            point = np.rint(theta / widths) * widths + 0.0  # no -0.0, which would tell the sign of theta
+            made = cls.at(model, order, classes, penalty, where, point, exponents.copy(), passes, weighted)
+            made.finer = finer
+            made.settle(theta)
+            if not made.rootless and made.offset <= enough:
+                break
         return made
 
     @classmethod
@@ -209,12 +231,15 @@ class Expansion:
         self.solve()
         theta = self.theta
         self.state[kernels.REFERENCE, :p] = theta
+        facts[kernels.NEAREST] = ROUNDING * float(np.linalg.norm(theta))
         shift = np.zeros(p) if optimum is None else optimum - theta
         if optimum is not None:
             self._first_error = float(np.linalg.norm(shift))
+            if self._first_error <= FOUND * float(np.linalg.norm(optimum)):  # whatever rounding did to the root
+                facts[kernels.DUE] = int(facts[kernels.DUE]) & ~kernels.NO_ROOT
         self._estimate()
         half = np.full(p, np.inf)
-        if self.where == "grid":
+        if self.where == "grid" and not self.finer:  # else every request makes a new expansion due
             half = 0.5 * np.ldexp(1.0, self._widths())
         self.state[kernels.LOW, :p], self.state[kernels.HIGH, :p] = -half - shift, half - shift
         self._judge()
@@ -279,20 +304,36 @@ class Expansion:
     def due(self) -> str | None:
         """Why one pass over the rows should make a new expansion, or None."""
         facts = self.state[kernels.FACTS]
-        if self.where == "optimum" and facts[kernels.DISTANCE] > 0.0:
+        if self.for_rtol:
+            return "the point of the expansion is nearer to the optimum than usual, for an rtol"
+        if (self.where == "optimum" or self.finer) and facts[kernels.DISTANCE] > 0.0:
             return "the point of the expansion is the optimum of rows of which some have left"
         bits = int(facts[kernels.DUE])
         return "; ".join(text for bit, text in _REASONS.items() if bits & bit) or None
 
     @property
+    def rootless(self) -> bool:
+        """Whether the polynomial has no root near the optimum."""
+        return bool(int(self.state[kernels.FACTS, kernels.DUE]) & kernels.NO_ROOT)
+
+    @property
+    def offset(self) -> float:
+        """Distance of the root from the optimum of the rows at the expansion; 0 where that is not known."""
+        return self._first_error or 0.0
+
+    @property
     def error(self) -> float | None:
         """Estimated rho of everything forgotten since the expansion: distance to the retrained model, in units of what
-        retraining changes. None for order 2, which cannot know; 0 if nothing was forgotten."""
+        retraining changes. None for order 2, which cannot know.
+
+        If nothing was forgotten since: that of the answer which the expansion itself gave, where its optimum was known;
+        0 after a fit, None after loading.
+        """
         facts = self.state[kernels.FACTS]
+        if facts[kernels.DISTANCE] <= facts[kernels.NEAREST]:
+            return self._answered
         if not self.knows_error:
             return None
-        if facts[kernels.DISTANCE] == 0.0:
-            return 0.0
         return float((facts[kernels.BIAS] + facts[kernels.DRIFT]) / facts[kernels.DISTANCE])
 
     # Request ---------------------------------------------------------------------------------------------------------
@@ -301,7 +342,7 @@ class Expansion:
         self, row: int, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]
     ) -> tuple[int, Vector, float | None, str | None]:
         """Take row number `row` of the arrays out, compiled: (DONE or why it is refused, theta, error, due)."""
-        theta = np.empty(self.p)
+        theta, self.tier = np.empty(self.p), self._instant
         code, error, due = kernels.forget_row(row, X, y, weights, status, self.sums, self.state, theta)
         if code == kernels.POLISH:
             self._resolve()
@@ -324,6 +365,7 @@ class Expansion:
         facts = self.state[kernels.FACTS]
         gone = float(len(rows.X) if rows.weights is None else rows.weights.sum())
         facts[kernels.LAG] += facts[kernels.PER_WEIGHT] * gone
+        self.tier = self._instant
         self._resolve()
 
     def learn(self, rows: Rows) -> None:
@@ -343,9 +385,12 @@ class Expansion:
         self._resolve()
 
     def refine(self, table: Any, rtol: float) -> None:
-        """A new expansion at the optimum of the rows that stay, if the error is not known to be at most rtol."""
+        """A new expansion at the optimum of the rows that stay, if the error is not known to be at most rtol.
+
+        Where that of the usual grid is not, on a finer one; the state is then due.
+        """
         if self.error is None or self.error > rtol:
-            self.expand_anew(table)
+            self.expand_anew(table, rtol=rtol)
 
     def refresh(self, table: Any, forgotten: Ids, report: Report, passes: Passes | None = None) -> dict[str, Any]:
         """theta as a function of the integers alone; where a new expansion is due, that is made first, by `passes`."""
@@ -359,10 +404,11 @@ class Expansion:
         self.expand_anew(table, passes)
         return {"expanded": True, "why": due}
 
-    def expand_anew(self, table: Any, passes: Passes | None = None) -> None:
+    def expand_anew(self, table: Any, passes: Passes | None = None, rtol: float | None = None) -> None:
         """Take over the expansion of the rows of `table`; a given anchor is kept.
 
-        passes: who makes them, this process if None; with others the fit is made of integer sums too.
+        passes: who makes them, this process if None; with others the fit is made of integer sums too. rtol: the largest
+        error of the new answer.
         """
         model = model_of_weight(self.model, self.penalty, table)
         if passes is not None:
@@ -372,9 +418,22 @@ class Expansion:
         if self.where == "optimum":
             found = polished(model, table, found)
         anchor: str | Vector = self.anchor if self.where == "given" else self.where
-        fresh = Expansion.build(
-            self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty, passes=passes
-        )
+        facts, moved = self.state[kernels.FACTS], self._moved
+        if facts[kernels.DISTANCE] > facts[kernels.NEAREST]:
+            moved = float(np.linalg.norm(found.theta - self.state[kernels.REFERENCE, : self.p]))
+
+        def build(enough: float) -> Expansion:
+            return Expansion.build(
+                self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty, passes=passes,
+                enough=enough,
+            )  # fmt: skip
+
+        fresh = build(np.inf)
+        if rtol is not None and fresh.where == "grid" and fresh.offset > rtol * moved > 0.0:
+            fresh = build(rtol * moved)
+            fresh.for_rtol = True
+        fresh._moved = moved
+        fresh._answered = fresh.offset / moved if moved > 0.0 else 0.0
         self.__dict__.update(fresh.__dict__)
         self.tier = "new expansion"
 
@@ -430,7 +489,7 @@ class Expansion:
     def facts(self) -> dict[str, Any]:
         return {
             "order": self.order, "classes": self.classes, "where": self.where,
-            "penalty": list(self.penalty), "weighted": self.weighted,
+            "penalty": list(self.penalty), "weighted": self.weighted, "finer": self.finer, "for_rtol": self.for_rtol,
             "due": int(self.state[kernels.FACTS, kernels.DUE]),
         }  # fmt: skip
 
@@ -450,9 +509,13 @@ class Expansion:
             raise ValueError("the sums of the expansion, whose rows do not add up")
         penalty = (float(facts["penalty"][0]), float(facts["penalty"][1]))
         made = cls(model, order, classes, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"]))
+        made.finer, made.for_rtol = int(facts.get("finer", 0)), bool(facts.get("for_rtol", False))
+        if made.finer not in FINER:
+            raise ValueError("the grid of the expansion, which is none of the known ones")
         made.settle()
-        # whether the optimum is in its cell was known better when this was saved
-        made.state[kernels.FACTS, kernels.DUE] = int(made.state[kernels.FACTS, kernels.DUE]) & ~kernels.CELL
+        # whether the optimum is in its cell, and how far the root is from it, was known better when this was saved
+        known = kernels.CELL | kernels.NO_ROOT
+        made.state[kernels.FACTS, kernels.DUE] = int(made.state[kernels.FACTS, kernels.DUE]) & ~known
         made._mark(int(facts["due"]) & 15)
         return made
 
