@@ -22,6 +22,8 @@ from l2ul_fast.unlearner.heads.expansion import (
     model_of_weight,
     polished,
     third_fits,
+    total_weight_of,
+    uncertainty,
 )
 from l2ul_fast.unlearner.passes import LocalPasses, Passes
 
@@ -110,7 +112,7 @@ def _wide(params: dict[str, Any], table: Table, report: Report) -> Fitted:
         )
     lap, model = Laps(), linear_model(params, table)
     report("train the model", 0, 1)
-    penalty = (0.0, model.lam) if params["penalty"] == "mean" else (model.lam * total_weight(table), 0.0)
+    penalty = (0.0, model.lam) if params["penalty"] == "mean" else (model.lam * total_weight_of(table), 0.0)
     head = Wide.sealed(model, penalty, table, np.zeros(model.size))
     lap("train")
     report("done", 1, 1)
@@ -122,12 +124,6 @@ def linear_model(params: dict[str, Any], table: Table) -> Any:
     if params["model"] == "lr":
         return LogisticModel(table.d, len(table.classes), params["lam"])
     return GeneralisedLinearModel(table.d, params["model"], params["lam"])
-
-
-def total_weight(table: Any) -> float:
-    """Sum of the weights of the visible rows."""
-    weights = getattr(table, "weights", None)
-    return float(table.n if weights is None else weights[table.ids()].sum())
 
 
 def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any) -> Fitted:
@@ -145,11 +141,13 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     if params["anchor"] == "optimum":
         found = polished(model, table, found)
     lap("train")
-    penalty = (0.0, model.lam) if params["penalty"] == "mean" else (model.lam * total_weight(table), 0.0)
+    penalty = (0.0, model.lam) if params["penalty"] == "mean" else (model.lam * total_weight_of(table), 0.0)
     anchor = params["anchor"] if isinstance(params["anchor"], str) else np.array(params["anchor"])
+    order = params["order"] if third_fits(model.size, table) else 2
     head = Expansion.build(
-        model, table, found.theta, order=params["order"], anchor=anchor, penalty=penalty, report=report, passes=passes
-    )
+        model, table, found.theta, order=order, anchor=anchor, penalty=penalty, report=report, passes=passes,
+        uncertain=0.0 if client is not None else uncertainty(found, model),
+    )  # fmt: skip
     head._answered = 0.0
     lap("expand")
     length = float(np.linalg.norm(found.theta))

@@ -102,6 +102,8 @@ def finish(u: L2UL) -> None:
         u.head.canonical()  # decides by the exact root whether it left its cell of the grid
     if u.due:
         u.refresh()
+    elif isinstance(u.head, Expansion):
+        u.head.seal()
 
 
 def find_request(entries: list[Entry], request_id: str) -> list[Entry]:

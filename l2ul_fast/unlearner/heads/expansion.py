@@ -45,6 +45,8 @@ WIDTH, FEWEST, REACH_BITS = 2.0, 16, 4
 V_SHARE, A_SHARE, NO_ROOT_ERROR = 1 / 8, 1 / 4, 0.3
 #: delta moves this share of its length before the error is judged anew.
 NEAR = 0.25
+#: The optimum is this many times as uncertain where its distance from the root was never known, as after loading.
+UNKNOWN = 4.0
 #: How much more curved other directions than delta's are taken to be.
 OTHER_DIRECTIONS = 2.0
 #: Bits by which the grid is narrower than that rule where its point is too far from the optimum.
@@ -114,18 +116,19 @@ class Expansion:
     def build(
         cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
         penalty: tuple[float, float] | None = None, report: Report | None = None, passes: Passes | None = None,
-        enough: float = np.inf,
+        enough: float = np.inf, uncertain: float = 0.0,
     ) -> Expansion:  # fmt: skip
         """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum")
         or at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None.
 
         The grid is made finer where the polynomial at its point has no root, or one that is farther than `enough` from
-        theta.
+        theta. uncertain: how far theta may be from the optimum; where that decides between two grid points, theta is
+        found by integer sums, so that all who have these rows take the same.
         """
         report = report or (lambda what, done, total: None)
         loss = NAMES.index(model.loss_name)
         p = model.size
-        order = storable_order(p, order, table)
+        refuse_many(p)
         classes = len(table.classes) if loss == LOGISTIC else 0
         passes = LocalPasses(table) if passes is None else passes
         report("scale the columns", 0, 3)
@@ -145,14 +148,21 @@ class Expansion:
             return made
         moments = passes.moments(np.ldexp(1.0, -exponents[:p]), float(np.ldexp(1.0, int(exponents[-1]))))
         report("sum the derivatives", 2, 3)
+        weight = float(rows) if not weighted else total_weight_of(table)
+        exact: Vector | None = None
         for finer in FINER:
             widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents) - finer)
+            near = np.abs(theta / widths - np.floor(theta / widths) - 0.5) * widths <= uncertain
+            if exact is None and near.any():
+                exact = theta = _by_sums(model, penalty, passes, classes, weighted, weight, theta)
             point = np.rint(theta / widths) * widths + 0.0  # no -0.0, which would tell the sign of theta
             made = cls.at(model, order, classes, penalty, where, point, exponents.copy(), passes, weighted)
             made.finer = finer
             made.settle(theta)
             if not made.rootless and made.offset <= enough:
-                break
+                return made
+        facts = made.state[kernels.FACTS]  # no pass would do better
+        facts[kernels.DUE] = int(facts[kernels.DUE]) & ~kernels.NO_ROOT
         return made
 
     @classmethod
@@ -373,6 +383,8 @@ class Expansion:
         X, y, weights = rows.X, rows.y, rows.weights
         if (np.abs(X * self.state[kernels.INVERSE_SCALE, : self.p - 1]) >= 1.0).any():
             raise OutOfScale("a value lies beyond its column's scale")
+        if np.any(X != 0, axis=0, where=self._tops[: self.p - 1] == 0).any():
+            raise OutOfScale("a column has no scale yet")
         if not _bounded(self.loss, self.weighted):
             largest, given = np.zeros(3), NO_WEIGHTS if weights is None else weights
             ints.derivative_extremes(X, y, given, self.loss, self.anchor, largest)
@@ -396,7 +408,7 @@ class Expansion:
         """theta as a function of the integers alone; where a new expansion is due, that is made first, by `passes`."""
         due = self.due
         if due is None:
-            self.canonical()
+            self.seal()
             return {"expanded": False, "why": None}
         if table is None:
             raise UserError(f"a new expansion is due ({due}), but the rows are not kept (store_rows=False): fit again")
@@ -414,7 +426,7 @@ class Expansion:
         if passes is not None:
             found = fit_by_sums(model, passes, len(table.classes), self.weighted)
         else:
-            found = model.fit(table, start=self.theta)
+            found = _fit_from(model, table, None if self.rootless or (self.error or 0.0) > NEAR else self.theta)
         if self.where == "optimum":
             found = polished(model, table, found)
         anchor: str | Vector = self.anchor if self.where == "given" else self.where
@@ -425,7 +437,7 @@ class Expansion:
         def build(enough: float) -> Expansion:
             return Expansion.build(
                 self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty, passes=passes,
-                enough=enough,
+                enough=enough, uncertain=uncertainty(found, model),
             )  # fmt: skip
 
         fresh = build(np.inf)
@@ -456,6 +468,9 @@ class Expansion:
         facts, p = self.state[kernels.FACTS], self.p
         v, a, curved = kernels.nonlinearity(self.sums, self.state, p, self.work)
         share = 0.0 if self.loss == SQUARED else V_SHARE * v + A_SHARE * a
+        if not v >= 0.0 or not np.isfinite(share) or self._is_rounding():
+            share = np.inf
+            self._mark(kernels.NO_ROOT)
         if int(facts[kernels.DUE]) & kernels.NO_ROOT:
             share = max(share, NO_ROOT_ERROR)
         delta = float(np.linalg.norm(self.state[kernels.DELTA, :p]))
@@ -463,10 +478,17 @@ class Expansion:
         # where the error of the expansion itself is known, only what came since is estimated
         facts[kernels.BIAS] = share * delta if self._first_error is None else self._first_error + share * moved
         # how uncertain the optimum is now, and until the error is judged anew
-        self._uncertain = share * (delta if self._first_error is None else moved)
+        if self.order == 2 and self.loss != SQUARED:
+            share = max(share, 0.5 * v**0.5)
+        self._uncertain = UNKNOWN * share * delta if self._first_error is None else share * moved
         facts[kernels.MARGIN] = max(self._uncertain, share * NEAR * delta)
         facts[kernels.FARTHEST] = max(2 * moved, NEAR * delta)
         facts[kernels.CURVATURE] = OTHER_DIRECTIONS * curved / 2
+
+    def _is_rounding(self) -> bool:
+        """Whether the curvature that is left is no more than what rounding the rows' terms may have made."""
+        at = ints.moments_at(self.p, self.classes) + 2 * self.p + ints.pairs_of(self.p) - 1
+        return bool(self.sums[at] <= int(self.sums[0]))
 
     def _judge(self) -> None:
         """Whether a new expansion is due, right after `_estimate`: an optimum that has not moved is in its cell."""
@@ -479,6 +501,17 @@ class Expansion:
         """theta as a function of the integers alone; delta is set to it. What is due was decided by the requests."""
         self.solve()
         return self.theta
+
+    def seal(self) -> None:
+        """`canonical`, and nothing in memory tells any more of rows that left. Only for a state that is not due."""
+        self.settle()
+        facts = self.state[kernels.FACTS]  # that nothing is due was known better before
+        facts[kernels.DUE] = 0.0
+        for scratch in (kernels.ROW, kernels.FACTORS, kernels.STEP, kernels.PRODUCT):
+            self.state[scratch] = 0.0
+        self.state[kernels.INVERSE + self.p :] = 0.0
+        self.work[:] = 0.0
+        self._answered, self._moved = None, 0.0
 
     # Keep ------------------------------------------------------------------------------------------------------------
 
@@ -524,14 +557,49 @@ class OutOfScale(UserError):
     """A row cannot be added to the present sums: a new expansion can."""
 
 
+def _fit_from(model: Any, table: Any, start: Vector | None) -> Fit:
+    """The fit from `start`, and from its own beginning where that does not get there."""
+    if start is not None:
+        try:
+            found: Fit = model.fit(table, start=start)
+        except UserError:
+            pass
+        else:
+            return found
+    found = model.fit(table)
+    return found
+
+
+def uncertainty(found: Fit, model: Any) -> float:
+    """How far the parameters of a fit may be from the optimum, from its gradient and the least curvature."""
+    least = model.lam if found.hessian is None else max(float(np.linalg.eigvalsh(found.hessian)[0]), 1e-300)
+    return 2.0 * found.gradient_norm * found.theta.size**0.5 / least
+
+
+def _by_sums(
+    model: Any, penalty: tuple[float, float], passes: Passes, classes: int, weighted: bool, weight: float, theta: Vector
+) -> Vector:
+    """The optimum by integer sums, or theta where they do not lead there."""
+    changed = copy.copy(model)
+    changed.lam = penalty[0] / weight + penalty[1]
+    try:
+        return fit_by_sums(changed, passes, classes, weighted).theta
+    except UserError:
+        return theta
+
+
+def total_weight_of(table: Any) -> float:
+    """Sum of the weights of the visible rows."""
+    weights = getattr(table, "weights", None)
+    return float(table.n if weights is None else weights[table.ids()].sum())
+
+
 def model_of_weight(model: Any, penalty: tuple[float, float], table: Any) -> Any:
     """The model whose penalty, in units of the mean loss over the rows of table, is the one asked for."""
     if penalty[0] == 0.0:
         return model
-    weights = getattr(table, "weights", None)
-    total = float(table.n if weights is None else weights[table.ids()].sum())
     changed = copy.copy(model)
-    changed.lam = penalty[0] / total + penalty[1]
+    changed.lam = penalty[0] / total_weight_of(table) + penalty[1]
     return changed
 
 
@@ -540,14 +608,13 @@ def polished(model: Any, table: Any, found: Any) -> Any:
     return model.fit(table, start=found.theta, tol=0.0)
 
 
-def storable_order(p: int, order: int, table: Table) -> int:
-    """3 where T is small beside the rows, else 2; UserError where not even the Hessian can be kept."""
+def refuse_many(p: int) -> None:
+    """UserError where not even the Hessian can be kept."""
     if p > MOST_PARAMETERS:
         raise UserError(
             f"{p} parameters: order=2 and a given anchor keep integer sums, of {MOST_PARAMETERS} parameters at most: "
             "leave `order` and `anchor` out"
         )
-    return order if order == 2 or third_fits(p, table) else 2
 
 
 def third_fits(p: int, table: Table) -> bool:
