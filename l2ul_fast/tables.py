@@ -61,6 +61,7 @@ def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-unty
 
 def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[Any], NDArray[np.uint8]]:
     """(classes in ascending order, index of each label (n,) uint8); DataError for labels that are not classes."""
+    refuse_mask("labels", y)
     try:
         labels = np.asarray(y)
         found = np.unique(labels)
@@ -75,12 +76,19 @@ def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[
         raise DataError(f"there are {len(known)} classes, at most 255 are supported")
     unknown = found[~np.isin(found, known)]
     if unknown.size:
-        raise DataError(f"label {unknown[0]!r} is not one of the model's classes {known.tolist()}")
+        raise DataError(f"label {unknown[0]} is not one of the model's classes {known.tolist()}")
     return known.tolist(), np.searchsorted(known, labels).astype(np.uint8)
+
+
+def refuse_mask(name: str, values: Any) -> None:
+    """DataError for masked arrays, whose masks would be lost."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(f"{name} must not be masked: fill in or leave out what is masked")
 
 
 def check_rows(X: ArrayLike, d: int | None = None) -> NDArray[Any]:
     """X (n, d) as C-contiguous float32 or float64, all finite; DataError otherwise."""
+    refuse_mask("X", X)
     try:
         rows = np.asarray(X)
         if rows.dtype.kind not in "fiubO":
@@ -150,8 +158,23 @@ class ArrayTable:
         return ArrayTable(self.X, self.y, self.classes, hidden, self.weights)
 
 
+def coarse_scaling(mean: NDArray[np.float64], scale: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(mean, scale) of columns (d,), rounded: the scale to a power of two, the mean to eighths of it.
+
+    Mean and scale of a file are sums over all its rows: from the exact ones, and all rows but one, that one follows.
+    The rounded ones are very likely the same without it.
+    """
+    _, exponent = np.frexp(scale / np.sqrt(0.5))  # scale in [2^(e - 1/2), 2^(e + 1/2)) becomes 2^e
+    rounded = np.ldexp(1.0, exponent - 1)
+    return np.rint(8 * mean / rounded) * rounded / 8 + 0.0, rounded
+
+
 class FileTable:
-    """The training (or test, or all) rows of dataset files; `source` is a path, a pattern, a list, or open Shards."""
+    """The training (or test, or all) rows of dataset files, standardised.
+
+    source: a path, a pattern, a list, or open Shards. coarse: by `coarse_scaling` instead of the files' exact mean and
+    scale. `mean` and `inverse_scale` (d,) are those that rows are standardised with.
+    """
 
     def __init__(
         self,
@@ -159,6 +182,8 @@ class FileTable:
         part: str = "train",
         hidden: NDArray[np.bool_] | None = None,
         y: NDArray[np.uint8] | None = None,
+        *,
+        coarse: bool = False,
     ) -> None:
         from l2ul_fast.datasets.shards import Shards  # here: arrays need no h5py
 
@@ -183,7 +208,10 @@ class FileTable:
         self.n = int(self.shards.n - hidden.sum())
         if self.n == 0:
             raise DataError(f"{self.shards.paths[0]} has no {part} rows")
-        self.inverse_scale = 1.0 / self.shards.scale
+        self.coarse, self.mean, scale = coarse, self.shards.mean, self.shards.scale
+        if coarse:
+            self.mean, scale = coarse_scaling(self.mean, scale)
+        self.inverse_scale = 1.0 / scale
         # a byte a row: h5py takes minutes to look up a million labels by number
         self.y = np.concatenate([file.y[:] for file in self.shards.files]) if y is None else y
         if y is None:
@@ -195,7 +223,7 @@ class FileTable:
         for first, X, _ in blocks(self.shards):
             keep = ~self.hidden[first : first + len(X)]
             # in place: the block is ours until the next one is asked for
-            k = standardise_rows(X, self.shards.mean, self.inverse_scale, keep, X)
+            k = standardise_rows(X, self.mean, self.inverse_scale, keep, X)
             if k:
                 yield X[:k], self.y[first : first + len(keep)][keep]
 
@@ -204,7 +232,7 @@ class FileTable:
         return np.dtype(np.float32)
 
     def take(self, ids: NDArray[np.int64], out: NDArray[Any] | None = None) -> Block:
-        return self.shards.take_standardised(ids, self.inverse_scale, out), self.y[ids]
+        return self.shards.take_standardised(ids, self.mean, self.inverse_scale, out), self.y[ids]
 
     def ids(self) -> NDArray[np.int64]:
         return np.flatnonzero(~self.hidden)
@@ -212,7 +240,7 @@ class FileTable:
     def without(self, ids: NDArray[np.int64]) -> FileTable:
         hidden = self.hidden.copy()
         hidden[ids] = True
-        return FileTable(self.shards, self.part, hidden, self.y)
+        return FileTable(self.shards, self.part, hidden, self.y, coarse=self.coarse)
 
     def close(self) -> None:
         self.shards.close()

@@ -682,10 +682,13 @@ def test_a_file_is_fitted_like_its_standardised_rows(tmp_path, monkeypatch, part
         monkeypatch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 128)
     with DatasetWriter(tmp_path / "a.h5", name="magic", source="standin:t:0", d=6, classes=[1, 0]) as writer:
         writer.append(X * 3 + 100, Y)
-    table = FileTable(tmp_path / "a.h5", part)
-    ids = table.ids()
-    data, labels = table.take(ids)
-    by_file, by_array = L2UL().fit(tmp_path / "a.h5", part=part), L2UL().fit(data, labels)
+    ids = FileTable(tmp_path / "a.h5", part).ids()
+    by_file = L2UL().fit(tmp_path / "a.h5", part=part)
+    data, labels = by_file.standardise(X[ids] * 3 + 100), Y[ids]
+    assert np.abs(data.mean(axis=0)).max() < 0.1
+    assert 0.7 < data.std(axis=0).min() <= data.std(axis=0).max() < 1.5
+    by_array = L2UL().fit(data, labels)
+    np.testing.assert_array_equal(by_array.standardise(data), data)  # arrays are used as they are
     assert (by_file.n, by_file.classes_, by_file.label) == (len(ids), [0, 1], "stand-in")
     assert state_of(by_file) == state_of(by_array)
     places = np.array([0, 64, 500, 1200])
@@ -747,6 +750,7 @@ def test_a_refresh_that_has_nothing_to_do_settles_theta_on_the_integers():
         assert u.refresh() == {"expanded": False, "why": None}
         assert state_of(u) == state
         np.testing.assert_array_equal(u.theta, exact)
+    u.refresh()
     u.refresh()
     settled = contents(u, (*SCRATCH, "entries"))
     u.refresh()

@@ -530,7 +530,7 @@ def test_command_line(clean, tmp_path):
 
 
 def test_rows_of_a_data_file(tmp_path):
-    """The truth is read from the user's file; its mean and scale are a function of the row, and the sums know them."""
+    """The truth is read from the user's file, whose mean is a function of the row; the model's are coarse."""
     code = CliRunner().invoke(app, ["data", "make", "magic", "--rows", "2000", "--data-dir", str(tmp_path), "--json"])
     assert code.exit_code == 0
     L2UL("lr").fit(json.loads(code.stdout)["path"]).save(tmp_path / "fitted")
@@ -546,7 +546,7 @@ def test_rows_of_a_data_file(tmp_path):
                 errors.setdefault((a["kind"], a["name"]), []).append(a["error"])
     assert max(errors[OUTSIDE, "data file: mean"]) < 1e-4
     found = {name for (kind, name), all_errors in errors.items() if kind == ROW and np.median(all_errors) < 0.4}
-    assert found <= {"standardisation"}  # until mean and scale are rounded coarsely, see docs/artifact.md
+    assert not found
 
 
 def test_mistakes_are_one_sentence(clean, tmp_path):

@@ -13,7 +13,7 @@ SCRATCH = (
     "_work",
     "work",
 )
-TIMES = ("time", "seconds", "fit_seconds")
+TIMES = ("time", "seconds", "fit_seconds", "fit_id")  # and what is drawn anew at every fit
 LOSSES = {"lr": "logistic", "squared": "squared", "poisson": "poisson"}
 
 

@@ -69,8 +69,9 @@ class Shards:
         return X
 
     def take_standardised(
-        self, ids: NDArray[np.int64], inverse_scale: NDArray[np.float64], out: NDArray[np.float32] | None = None
-    ) -> NDArray[np.float32]:
+        self, ids: NDArray[np.int64], mean: NDArray[np.float64], inverse_scale: NDArray[np.float64],
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:  # fmt: skip
         """(X - mean) * inverse_scale (k, d) of the rows with these numbers, in `out` if given."""
         ids = np.ascontiguousarray(self._checked(ids))
         X = np.empty((ids.size, self.d), np.float32) if out is None else out
@@ -81,9 +82,9 @@ class Shards:
             self._places = Places.of(readers)
         if self._places is None or not X.flags.c_contiguous:
             self.take_X(ids, X)
-            standardise(X, self.mean, inverse_scale)
+            standardise(X, mean, inverse_scale)
         else:
-            take_standardised(readers, self._places, ids, self.mean, inverse_scale, X)
+            take_standardised(readers, self._places, ids, mean, inverse_scale, X)
         return X
 
     def take(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:

@@ -64,6 +64,7 @@ class _Files(NamedTuple):
     fingerprint: str
     part: str
     hidden: bytes | None
+    coarse: bool
 
     @classmethod
     def of(cls, table: FileTable) -> _Files:
@@ -71,7 +72,7 @@ class _Files(NamedTuple):
 
         paths = tuple(str(path.resolve()) for path in table.shards.paths)
         hidden = None if table.whole_part else np.packbits(table.hidden).tobytes()
-        return cls(paths, fingerprint(table.shards), table.part, hidden)
+        return cls(paths, fingerprint(table.shards), table.part, hidden, table.coarse)
 
 
 @functools.lru_cache(maxsize=2)
@@ -79,13 +80,13 @@ def _opened(files: _Files) -> tuple[FileTable, Ids]:
     """The table and the numbers of its rows."""
     from l2ul_fast.datasets.cellstore import fingerprint
 
-    table = FileTable(list(files.paths), files.part)
+    table = FileTable(list(files.paths), files.part, coarse=files.coarse)
     if fingerprint(table.shards) != files.fingerprint:
         table.close()
         raise DataError(f"{files.paths[0]} on the worker is not the file that was fitted: use one file system for all")
     if files.hidden is not None:
         hidden = np.unpackbits(np.frombuffer(files.hidden, np.uint8), count=table.shards.n).view(bool)
-        table = FileTable(table.shards, files.part, hidden, table.y)
+        table = FileTable(table.shards, files.part, hidden, table.y, coarse=files.coarse)
     return table, table.ids()
 
 

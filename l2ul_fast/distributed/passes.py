@@ -39,7 +39,7 @@ class SharedPasses:
             hidden = np.packbits(table.hidden[first[i] + low : first[i] + high])
             shard = manifest.shards[i]
             self._leaves.append((shard.path, shard.checksum, low, high, hidden))
-        self._scaling = (table.shards.mean, table.inverse_scale, list(table.classes))
+        self._scaling = (table.mean, table.inverse_scale, list(table.classes))
 
     def _map(self, function: Callable[..., Any]) -> list[Any]:
         """function(blocks) of every leaf, in their order."""

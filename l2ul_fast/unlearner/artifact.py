@@ -208,7 +208,7 @@ def save_artifact(
     facts: JSON values. groups: file name -> names of its arrays; the rest goes to the file "main". keep: groups whose
     present file stays as it is (its arrays are not given again). erasable: groups whose rows `append_artifact` may
     overwrite in place. ledger_entry: what `ledger.entry` made, one or more. base: the generation this state was derived
-    from; a directory that has moved on is refused. None overwrites.
+    from; a directory that has moved on, or holds another fact `fit`, is refused. None overwrites.
     """
     directory = Path(directory)
     parts = _grouped(arrays, groups or {}, keep)
@@ -291,7 +291,7 @@ def _save(
 ) -> int:  # fmt: skip
     view = _current(directory)
     old = view.header
-    _refuse_stale(directory, view, base)
+    _refuse_stale(directory, view, base, facts)
     files = {group: _kept(directory, view, group) for group in keep}
     _refuse_twice(parts, files)
     if _size(directory / LEDGER) < old.ledger_bytes:
@@ -325,9 +325,9 @@ def _append(
     view = _still(directory, known)
     if view is None:
         view = _current(directory)
-        _refuse_stale(directory, view, base)
+        _refuse_stale(directory, view, base, facts)
         _finish(directory, view)  # what a killed process left undone
-    _refuse_stale(directory, view, base)
+    _refuse_stale(directory, view, base, facts)
     kept = {group: _kept(directory, view, group) for group in keep}
     _refuse_twice(parts, kept)
     generation, ids = view.generation + 1, erased_rows(entries)
@@ -393,8 +393,9 @@ def _tidying(directory: Path, generation: int) -> Any:
         ) from error
 
 
-def _refuse_stale(directory: Path, view: View, base: int | None) -> None:
-    if base is not None and view.generation != base:
+def _refuse_stale(directory: Path, view: View, base: int | None, facts: dict[str, Any]) -> None:
+    """Another generation, or that of another fit which took the directory over."""
+    if base is not None and (view.generation != base or view.facts.get("fit") != facts.get("fit")):
         raise DataError(f"{directory} was changed by someone else since it was loaded: load it again and repeat")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import threading
 import time
 import warnings
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices
+from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices, refuse_mask
 from l2ul_fast.unlearner import fitting, saving
 from l2ul_fast.unlearner.heads.base import Report, Rows
 from l2ul_fast.unlearner.heads.expansion import Expansion, OutOfScale
@@ -161,12 +162,17 @@ class L2UL:
         self.history: list[dict[str, Any]] = []
         self.saved_to: Path | None = None
         self.generation: int | None = None
+        self.fit_id: str | None = None  # drawn at each fit: tells two models in one directory apart
 
     def __repr__(self) -> str:
         p = self.params
         about = f"L2UL({p['model']!r}, head={p['head']!r}, lam={p['lam']:g})"
         if not self.__sklearn_is_fitted__():
             return f"<{about}, not fitted>"
+        with self._lock:
+            return self._describe(about)
+
+    def _describe(self, about: str) -> str:
         error = "" if self.head.error is None else f", error {self.head.error:.1e}"
         due = f", due: {self.due}" if self.due else ""
         gone = int((self.status == FORGOTTEN).sum())
@@ -210,7 +216,7 @@ class L2UL:
             self._warm()
             # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, which state
             self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
-            self.saved_to, self.generation = None, None
+            self.saved_to, self.generation, self.fit_id = None, None, os.urandom(8).hex()
             return self
 
     def _warm(self) -> None:
@@ -231,7 +237,7 @@ class L2UL:
         if y is None:
             if p["model"] in NUMBERS or sample_weight is not None:
                 raise UserError("a dataset file holds classes without weights: give X, y as arrays")
-            file = FileTable(X, part)
+            file = FileTable(X, part, coarse=True)
             table, store, size = file, FileStore(file), file.shards.n
         else:
             rows = check_rows(X).copy()  # ours: forgetting overwrites it
@@ -242,6 +248,9 @@ class L2UL:
             if weights is not None and p["head"] != "expansion":
                 raise UserError(f'rows have weights with the head "expansion" only, not {p["head"]!r}')
             hidden = None if weights is None or weights.all() else weights == 0
+            if hidden is not None:  # rows of weight 0 are not there
+                rows[hidden] = 0
+                labels[hidden] = 0
             table, size = ArrayTable(rows, labels, classes, hidden, weights), len(rows)
             if p["store_rows"]:
                 store = ArrayStore(rows, labels, weights)
@@ -264,6 +273,7 @@ class L2UL:
         if self.params["model"] not in NUMBERS:
             found, labels = class_indices(y, classes)
             return found, labels.copy()
+        refuse_mask("y", y)
         try:
             targets = np.array(y, np.float64)
         except (TypeError, ValueError):
@@ -277,7 +287,8 @@ class L2UL:
     @property
     def theta(self) -> NDArray[np.float64]:
         """(p,), the parameters as they are now; read-only."""
-        theta = self.head.theta
+        with self._lock:
+            theta = self.head.theta
         theta.flags.writeable = False
         return theta
 
@@ -289,12 +300,15 @@ class L2UL:
     @property
     def class_counts(self) -> NDArray[np.int64]:
         """(C,) rows of each class that stay, a copy."""
-        return np.array(self.head.class_counts)
+        with self._lock:
+            return np.array(self.head.class_counts)
 
     @property
     def due(self) -> str | None:
         """Why `refresh` should make a pass over the rows that stay, or None."""
-        return self.head.due
+        with self._lock:
+            found: str | None = self.head.due
+            return found
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -374,6 +388,8 @@ class L2UL:
     def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
         """Any request but its note: the numbers of the rows, ascending."""
         forget = self.head.forget  # says so where there is no fit
+        if X is None and y is not None:
+            raise UserError("give X with y, or neither")
         if rows is None:
             rows, X = rows_like(self, X, y), None if not isinstance(self.store, NoStore) else X
         ids = checked_ids(rows)
@@ -445,7 +461,10 @@ class L2UL:
             ids = np.arange(self.status.size, self.status.size + len(rows))
             if not ids.size:
                 return ids
-            rows = rows.astype(self.store.dtype)
+            with np.errstate(over="ignore"):
+                rows = rows.astype(self.store.dtype)
+            if not np.isfinite(rows).all():
+                raise UserError(f"X holds values beyond {self.store.dtype}, the type of the rows at the fit")
             self.store.append(rows, labels, weights)
             before = self.status
             self.status = np.concatenate([before, np.full(len(rows), PRESENT, np.uint8)])
@@ -509,7 +528,8 @@ class L2UL:
             else:
                 done = self.head.refresh(table, forgotten, report)
             self._flush_log()
-            simple = {k: v for k, v in done.items() if isinstance(v, bool | int | float | str | None)}
+            # figures only: words such as the reason tell something of the rows that left
+            simple = {k: v for k, v in done.items() if isinstance(v, bool | int | float)}
             self.entries.append(entry("refresh", n=self.n, theta=self.theta, refreshed=simple))
             return done
 
@@ -546,6 +566,14 @@ class L2UL:
             else:
                 self.entries.append(entry("unlearn", n=left, rows=ids, time=when))
         self._log = []
+
+    def standardise(self, X: ArrayLike) -> NDArray[Any]:
+        """Rows X (k, d) in the units of the data, as the model sees them: `predict` and requests by value want those.
+
+        A model that was fitted on a file sees them standardised, one that was fitted on arrays as they are.
+        """
+        rows = check_rows(X, self.model.d)
+        return self.store.standardise(rows) if isinstance(self.store, FileStore) else rows
 
     # Model -----------------------------------------------------------------------------------------------------------
 
@@ -628,6 +656,7 @@ def _checked_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64] |
     """(n,) float64, finite and at least 0, one of them positive; our own copy."""
     if weights is None:
         return None
+    refuse_mask("sample_weight", weights)
     try:
         found = np.array(weights, np.float64)
     except (TypeError, ValueError):

@@ -1216,15 +1216,21 @@ def _standardisation(e: Evidence) -> Iterator[Attack]:
     raw[e.forgotten] = 0.0  # not known
     known = raw.sum(axis=0)
     k = e.forgotten.size
-    row = ((shards.n - k) * shards.mean - known) / shards.scale
-    yield Attack("data file: mean", row, None, "the mean in the data file, minus its other rows", OUTSIDE)
+    row = shards.n * shards.mean - known  # the sum of those that left
+    yield Attack(
+        "data file: mean",
+        store.standardise(row / k).astype(np.float64),
+        None,
+        "the mean in the data file, minus its other rows",
+        OUTSIDE,
+    )
     if not isinstance(e.u.head, Expansion):
         return
     mean, scale = _solved_moments(e, raw)
     if mean is None or scale is None:
         yield Attack("standardisation", None, None, "the sums do not give the mean and scale they were made with")
         return
-    row = ((shards.n - k) * mean - known) / scale
+    row = store.standardise((shards.n * mean - known) / k).astype(np.float64)
     used = "mean and scale of the columns, solved from the saved sums: they are those of all rows of the data file"
     yield Attack("standardisation", row, None, used)
 

@@ -21,7 +21,7 @@ _REASONS = {
     OUTSIDE: "row {} does not exist",
     GONE: "row {} was forgotten before",
     TWICE: "row {} is named twice",
-    NOT_TRAINED: "row {} is not a training row of this model",
+    NOT_TRAINED: "row {} is not a training row of this model (but a test row of its file, or a row of weight 0)",
 }
 
 
@@ -29,6 +29,8 @@ def checked_ids(rows: ArrayLike) -> NDArray[np.int64]:
     """Row numbers (r,) int64, ascending: the order of a request does not matter, bit for bit."""
     if isinstance(rows, np.ma.MaskedArray):
         raise UserError("row numbers must not be masked: name the rows to forget, and no others")
+    if isinstance(rows, list) and not {bool, np.bool_}.isdisjoint(map(type, rows)):
+        raise UserError("row numbers must be whole numbers, not truth values")
     try:
         ids = np.array(rows)  # ours: the ledger keeps it
     except ValueError:

@@ -82,7 +82,7 @@ class Unlearned:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        return np.atleast_1d(np.asarray(self._rows, np.int64))
+        return np.atleast_1d(np.array(self._rows, np.int64))
 
     def __repr__(self) -> str:
         error = "not known" if self.error is None else f"{self.error:.1e}"

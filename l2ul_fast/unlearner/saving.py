@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 
 REQUESTS = ("unlearn", "learn")
+#: Whole numbers of a report that the rows at the fit decided.
+COUNTED_ON_D = ("steps",)
 #: Arrays of heads that have a row for each row, which a request zeroes.
 PER_ROW = ("cells.packed",)
 #: Groups whose rows a deferred save overwrites in place.
@@ -152,7 +154,8 @@ def _facts(u: L2UL) -> dict[str, Any]:
         data = {"kind": "none", "dtype": u.store.dtype.name}
     return {
         "params": u.params, "n": u.n, "d": u.d, "rows": int(u.status.size), "classes": u.classes_, "label": u.label,
-        "data": data, "report": coarse(u.report_), "head": u.head.kind, "head_facts": u.head.facts(), "due": u.due,
+        "fit": u.fit_id, "data": data, "report": coarse(u.report_), "head": u.head.kind,
+        "head_facts": u.head.facts(), "due": u.due,
     }  # fmt: skip
 
 
@@ -160,6 +163,8 @@ def coarse(report: dict[str, Any]) -> dict[str, Any]:
     """What a report may tell after rows were forgotten: whole numbers, words and times, but no figure computed on D."""
     found: dict[str, Any] = {}
     for key, value in report.items():
+        if key in COUNTED_ON_D:
+            continue
         if isinstance(value, dict):
             timed = {k: v for k, v in value.items() if isinstance(v, float)} if "seconds" in key else {}
             found[key] = coarse(value) | timed
@@ -266,7 +271,7 @@ def _build(cls: type[L2UL], directory: Path, found: Opened, data: Any) -> L2UL:
         params = _params_of_version_1(directory, facts)
     u = cls(params.pop("model"), **params)
     u.n, u.d, u.classes_, u.label = int(facts["n"]), int(facts["d"]), list(facts["classes"]), str(facts["label"])
-    u.report_ = facts["report"]
+    u.report_, u.fit_id = facts["report"], facts.get("fit")
     size, foreign, forgotten = int(facts["rows"]), arrays["foreign"], arrays["forgotten"]
     if foreign.shape != (-(-size // 8),):
         raise ValueError("foreign, which has another size")
@@ -371,7 +376,7 @@ def _store(facts: dict[str, Any], arrays: Arrays, data: Any) -> Store:
         return ArrayStore(arrays["X"], arrays["y"], weights)
     paths = [str(data)] if data is not None else list(reference["paths"])
     try:
-        table = FileTable(paths, reference["part"])
+        table = FileTable(paths, reference["part"], coarse=reference.get("coarse") is True)
     except DataError as error:
         raise DataError(f"the data file of this model cannot be used ({error}); say where it is with --data") from error
     store = FileStore(table)

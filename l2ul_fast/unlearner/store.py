@@ -88,7 +88,7 @@ class FileStore:
         return self  # nothing in it changes
 
     def __reduce__(self) -> Any:
-        return _reopened, ([str(path) for path in self._table.shards.paths], self._table.part)
+        return _reopened, ([str(path) for path in self._table.shards.paths], self._table.part, self._table.coarse)
 
     def weights_of(self, ids: Ids) -> None:
         return None
@@ -109,7 +109,7 @@ class FileStore:
         if len(shards.files) == 1 and shards.files[0].is_plain:
             self._mapped = shards.reader(0)
             self._where = (self._mapped.memory, self._mapped.offsets, self._mapped.chunk_rows)
-            self._scale = (shards.mean, table.inverse_scale)
+            self._scale = (table.mean, table.inverse_scale)
 
     def fetch(self, ids: Ids) -> Block:
         if self._mapped is None:
@@ -129,16 +129,22 @@ class FileStore:
         return {
             "paths": [str(path.resolve()) for path in shards.paths],
             "part": self._table.part,
+            "coarse": self._table.coarse,
             "fingerprint": self._fingerprint(shards),
         }
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> FileTable:
-        return FileTable(self._table.shards, self._table.part, hidden, self._table.y)
+        return FileTable(self._table.shards, self._table.part, hidden, self._table.y, coarse=self._table.coarse)
+
+    def standardise(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """Raw rows X (k, d) as the model sees them."""
+        rows = np.asarray(X, np.float32).astype(np.float64)
+        return ((rows - self._table.mean) * self._table.inverse_scale).astype(np.float32)
 
 
-def _reopened(paths: list[str], part: str) -> FileStore:
+def _reopened(paths: list[str], part: str, coarse: bool) -> FileStore:
     """A FileStore in another process."""
-    return FileStore(FileTable(paths, part))
+    return FileStore(FileTable(paths, part, coarse=coarse))
 
 
 class NoStore:

@@ -438,6 +438,7 @@ class Secant:
         self._touched = False
         self.well_defined = True
         self._unseen = np.zeros(theta.size)  # what rows that left do to the gradient per unit of step, still in W
+        self._rows_of_inverse = self._n
         self._behind = 0.0  # estimated distance of the base's own step to its target
         self._off = 0.0  # how far off, as a share, steps of the inverse were when last looked at
         self._error = 0.0
@@ -538,8 +539,15 @@ class Secant:
                 at_base = gradient_sum(model, some, marks, self._base)
             change = gradient_sum(model, some, marks, self._theta) - at_base
             self._unseen = self._unseen - sign * change * (r / (len(marks) * size))
-            off += float(np.linalg.norm(inverse @ (self._unseen / n)))
+            off += self._outdated(step / size)
         self._error = self._share(self._behind + off * size)
+
+    def _outdated(self, unit: Vector) -> float:
+        """How far W is off along a direction (p,) because rows have left: they are still in the mean Hessian that it is
+        the inverse of, so it lacks their part and the greater share of the others."""
+        grown = self._rows_of_inverse / self._n - 1.0
+        data = unit - self.inverse @ (self.model.strength * unit)
+        return float(np.linalg.norm(grown * data - self.inverse @ (self._unseen / self._n)))
 
     def _step_from_base(self) -> Vector:
         """Set theta by one step from the base; (p,) the step."""
@@ -596,7 +604,7 @@ class Secant:
     def _move_base(self, table: Table) -> None:
         self._base, self._penalty = self._theta, self.model.penalty_gradient(self._theta)
         self._total = table_sum(self.model, table, self._theta)
-        self._unseen = np.zeros(self._theta.size)
+        self._unseen, self._rows_of_inverse = np.zeros(self._theta.size), self._n
 
     def _train_on(self, table: Table) -> None:
         """Secant steps do not get there: train from the latest seal."""
@@ -649,7 +657,8 @@ class Secant:
         if not self._touched:
             return found
         error = self._error if np.isfinite(self._error) else None
-        return found | {"open": {"behind": self._behind, "off": self._off, "error": error}}
+        known = {"behind": self._behind, "off": self._off, "error": error, "rows": self._rows_of_inverse}
+        return found | {"open": known}
 
     def arrays(self) -> Arrays:
         """Unless `due`, functions of the rows that stay."""
@@ -706,6 +715,7 @@ class Secant:
             inverse.a, inverse.b = found["steps"], found["changes"]
             made._behind, made._off = float(opened["behind"]), float(opened["off"])
             made._error = np.inf if opened["error"] is None else float(opened["error"])
+            made._rows_of_inverse = int(opened["rows"])
         return made
 
 
