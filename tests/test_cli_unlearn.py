@@ -324,7 +324,7 @@ def test_how_rows_are_cut_into_requests_changes_no_byte(directory, few, tmp_path
 
 def test_what_a_request_makes_due_is_done_before_the_end(directory, far):
     out = done("unlearn", directory, "--rows", far, "--check")
-    assert "finished in" in out
+    assert "finished what was due in" in out
     assert "the optimum left its cell of the grid" in out
     assert "due:" not in out
     assert facts_of("show", directory)["due"] is None
@@ -379,7 +379,7 @@ def test_finish_is_no_request(directory, far):
     assert contents(directory) == before
     done("unlearn", directory, "--rows", far, "--defer")
     out = done("unlearn", directory, "--finish")
-    assert out.startswith("finished in ")
+    assert out.startswith("finished what was due in ")
     assert "forgot" not in out
     assert facts_of("show", directory)["due"] is None
     before = contents(directory)
@@ -732,6 +732,6 @@ def test_an_mlp_in_processes_of_its_own(fits, tmp_path):
     assert run_.stderr == f"error: row {row} was forgotten before: nothing was forgotten\n"
     run_ = l2ul("unlearn", out, "--finish")
     assert run_.returncode == 0, run_.stderr
-    assert run_.stdout.startswith("finished in ")
+    assert run_.stdout.startswith("finished what was due in ")
     assert check_artifact(out).forgotten().tolist() == [row]
     assert facts_of("show", out)["due"] is None

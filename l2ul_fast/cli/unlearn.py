@@ -346,16 +346,21 @@ def _still_true(caught: list[warnings.WarningMessage], facts: dict[str, Any]) ->
     return found
 
 
+def _error_text(error: float | None) -> str:
+    return "not known" if error is None else f"{error:.1e} of the distance that retraining moves the model"
+
+
 def _tell(facts: dict[str, Any], directory: Path) -> None:
     if facts["answer_seconds"] is not None:
-        error = "not known" if facts["error"] is None else f"{facts['error']:.1e}"
+        error = _error_text(facts["error"])
         seconds = facts["answer_seconds"]
         typer.echo(f"forgot {facts['r']} row(s) in {seconds * 1e6:,.0f} us; {facts['n']} rows remain")
-        typer.echo(f"answer: {facts['tier']}; estimated error {error} of what retraining changes")
+        typer.echo(f"answer: {facts['tier']}; estimated error {error}")
     elif facts["repeated"]:
         typer.echo(f"request {facts['request_id']!r} was done before: nothing to forget; {facts['n']} rows remain")
     if facts["refreshed"] is not None:
-        typer.echo(f"finished in {facts['finish_seconds']:.2f} s: {facts['was_due']}")
+        after = f"; estimated error now {_error_text(facts['error_after'])}"
+        typer.echo(f"finished what was due in {facts['finish_seconds']:.2f} s ({facts['was_due']}){after}")
     elif facts["was_due"] is None and facts["answer_seconds"] is None:
         typer.echo("nothing is due")
     if facts["gradient_residual"] is not None:

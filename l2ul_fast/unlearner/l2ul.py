@@ -338,7 +338,7 @@ class L2UL:
             rtol = self._checked_rtol(rtol)
         with self._lock:
             head, store = self.head, self.store
-            if X is None and type(store) is ArrayStore and type(head) is Expansion:
+            if X is None and y is None and type(store) is ArrayStore and type(head) is Expansion:
                 row = _single(rows)
                 if row is not None:  # what users do most: one compiled call
                     code, theta, error, due = head.forget_row(row, store.X, store.y, store.weights, self.status)
@@ -414,6 +414,12 @@ class L2UL:
         return ids
 
     def _keep_classes(self, y: NDArray[Any], ids: NDArray[np.int64]) -> None:
+        least = getattr(self.head, "least_rows", 1)
+        if least > self.n - ids.size > 0:
+            raise UserError(
+                f"the request leaves {self.n - ids.size} rows, and this head needs {least} to be learned again: "
+                "fit again on those that stay"
+            )
         counts = self.head.class_counts
         if counts.size:
             left = counts - np.bincount(y, minlength=counts.size)

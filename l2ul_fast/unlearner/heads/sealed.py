@@ -168,6 +168,8 @@ class SealedHead(ABC):
 
     kind: ClassVar[str]
     passes_until: ClassVar[float | None] = None
+    #: Rows below which nothing can be learned anew.
+    least_rows: ClassVar[int] = 40
     #: What theta's answers are made of.
     instant: ClassVar[str]
     #: What the state shows of forgotten rows where it cannot be made anew.

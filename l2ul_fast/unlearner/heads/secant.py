@@ -46,6 +46,7 @@ from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.fit import Fit, weighted
 from l2ul_fast.tables import BLOCK_ROWS, Table
 from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.mlp import layout, padded_sums, rows_of
 from l2ul_kernels.mlp_few import few_gradient
@@ -58,6 +59,8 @@ ANCHOR_ROWS = (4000, 20_000)
 MOST_PARAMETERS = 4096
 #: theta after a seal is a multiple of this: coarser than what rounding does to an optimum, far finer than a row's part.
 THETA_GRID = 2.0**-30
+#: Largest magnitude of a feature that an MLP is trained on.
+LARGEST_VALUE = 1e30
 #: Rows up to which a plain loop over them is fastest.
 FEW = 32
 #: Forgotten rows at most that the error estimate of an instant answer looks at again.
@@ -186,6 +189,10 @@ def _check(params: dict[str, Any], table: Table) -> None:
     p = _plain(params, table).size if params["model"] == "mlp" else LogisticModel(table.d, len(table.classes)).size
     if p > MOST_PARAMETERS:
         raise UserError(f"{p} parameters: the inverse Hessian is kept for up to {MOST_PARAMETERS}")
+    if params["model"] == "mlp" and LocalPasses(table).columns().largest.max() > LARGEST_VALUE:
+        raise UserError(
+            f"a value of the data is beyond {LARGEST_VALUE:g}, too large for an MLP: standardise the columns"
+        )
 
 
 def _train(params: dict[str, Any], table: Table, report: Report) -> tuple[Any, Fit, Ids]:
