@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 
+#: A next step of Newton's method that is at most this share of theta means that rounding stopped it.
+SMALL_STEP = 1e-9
+#: Whoever asks for a smaller gradient than this wants just that.
+LEAST_TOL = 1e-12
+
 
 @dataclass
 class Fit:
@@ -108,7 +113,8 @@ def newton(
         if progress:
             progress(steps, norm)
         step = _solve(hessian if gauge is None else hessian + gauge, gradient)
-        slope, t, noise = float(gradient @ step), 1.0, 1e-14 * abs(value)
+        # a value near zero may be what is left of large terms
+        slope, t, noise = float(gradient @ step), 1.0, 1e-14 * max(abs(value), 1.0)
         while True:
             trial = theta - t * step
             after = objective(trial)
@@ -122,7 +128,13 @@ def newton(
         value, gradient, hessian = after
     if progress:
         progress(steps, norm)
-    return Fit(theta, norm, steps, norm <= tol, hessian, value)
+    converged = norm <= tol
+    if (
+        not converged and tol >= LEAST_TOL and np.isfinite(norm)
+    ):  # columns of very large values: rounding alone keeps the gradient above tol
+        step = _solve(hessian if gauge is None else hessian + gauge, gradient)
+        converged = bool(np.abs(step).max() <= SMALL_STEP * np.abs(theta).max())
+    return Fit(theta, norm, steps, converged, hessian, value)
 
 
 def _solve(matrix: Float, vector: Float) -> Float:

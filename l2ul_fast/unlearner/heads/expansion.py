@@ -426,7 +426,8 @@ class Expansion:
         if passes is not None:
             found = fit_by_sums(model, passes, len(table.classes), self.weighted)
         else:
-            found = _fit_from(model, table, None if self.rootless or (self.error or 0.0) > NEAR else self.theta)
+            far = self.rootless or (self.error or 0.0) > NEAR
+            found = _fit_from(model, table, (None, self.theta) if far else (self.theta, None))
         if self.where == "optimum":
             found = polished(model, table, found)
         anchor: str | Vector = self.anchor if self.where == "given" else self.where
@@ -557,16 +558,12 @@ class OutOfScale(UserError):
     """A row cannot be added to the present sums: a new expansion can."""
 
 
-def _fit_from(model: Any, table: Any, start: Vector | None) -> Fit:
-    """The fit from `start`, and from its own beginning where that does not get there."""
-    if start is not None:
-        try:
-            found: Fit = model.fit(table, start=start)
-        except UserError:
-            pass
-        else:
-            return found
-    found = model.fit(table)
+def _fit_from(model: Any, table: Any, starts: tuple[Vector | None, Vector | None]) -> Fit:
+    """The fit from the first start, and from the second where that does not get there; None: from the beginning."""
+    try:
+        found: Fit = model.fit(table, start=starts[0])
+    except UserError:
+        found = model.fit(table, start=starts[1])
     return found
 
 

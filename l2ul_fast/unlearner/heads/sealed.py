@@ -168,8 +168,6 @@ class SealedHead(ABC):
 
     kind: ClassVar[str]
     passes_until: ClassVar[float | None] = None
-    #: Rows below which nothing can be learned anew.
-    least_rows: ClassVar[int] = 40
     #: What theta's answers are made of.
     instant: ClassVar[str]
     #: What the state shows of forgotten rows where it cannot be made anew.
@@ -197,6 +195,11 @@ class SealedHead(ABC):
     def n(self) -> int:
         """Rows that stay."""
         return int(self._class_counts.sum())
+
+    @property
+    def least_rows(self) -> int:
+        """Rows below which nothing can be learned anew (see subset_size)."""
+        return min(40, self.options["s"] or 40)
 
     @property
     def error(self) -> float | None:
