@@ -372,3 +372,12 @@ def test_coverage_counts_truth_over_estimate():
 def test_without_records_the_page_says_how_to_measure():
     assert "--profile full" in report.markdown([])
     assert report.tables([{"experiment": "environment", "method": ""}]) == []
+
+
+def test_the_shapes_of_the_profiles_can_be_made():
+    from l2ul_fast.datasets.registry import get_info
+
+    for facts in unlearn.PROFILES.values():
+        for name, rows in facts["latency"].items():
+            calls = unlearn_latency.WARM + facts["rounds"] * (unlearn_latency.SETTLE + unlearn_latency.TURN)
+            assert 1.2 * calls < rows <= get_info(name).n

@@ -41,7 +41,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     "quick": {
         "parts": tuple(part for part in PARTS if part != "pairs"), "datasets": ("magic", "adult"), "rows": 40_000,
         "cases": 5, "draws": 3, "mlp": (("magic", 20_000),), "mlp_draws": 1,
-        "latency": {"magic": 40_000, "higgs": 40_000}, "rounds": 20, "stream": 20_000, "stream_rows": 60_000,
+        "latency": {"magic": 19_000, "higgs": 40_000}, "rounds": 20, "stream": 20_000, "stream_rows": 60_000,
         "durable": (10_000, 100_000), "durable_draws": 20,
         "times": {"lr": ("magic",), "mlp": ("magic",)}, "heads": (DEFAULT,), "sizes": (1, 100), "times_draws": 2,
         "m": 200, "slow": ("magic",), "requests": 1000, "attacked": 1_500, "attacks": 1,
@@ -52,7 +52,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "parts": PARTS, "datasets": DATASETS, "rows": 600_000,
         "cases": 20, "draws": 10, "mlp_draws": 10,
         "mlp": (("magic", 600_000), ("adult", 600_000), ("higgs", 600_000), ("higgs", 20_000), ("covtype", 75_000)),
-        "latency": {"magic": 1_000_000, "higgs": 1_000_000, "covtype": 200_000, "sepsis": 200_000}, "rounds": 100,
+        "latency": {"magic": 19_000, "higgs": 1_000_000, "covtype": 200_000, "sepsis": 40_000}, "rounds": 100,
         "stream": 100_000, "stream_rows": 1_000_000, "durable": (10_000, 100_000, 1_000_000), "durable_draws": 100,
         "times": {"lr": ("magic", "sepsis", "covtype", "higgs"), "mlp": ("magic", "higgs")}, "sizes": (1, 100, 1000),
         "heads": tuple(HEADS), "times_draws": 10, "m": 1000, "slow": DATASETS, "requests": 1000, "attacked": 3_000,
