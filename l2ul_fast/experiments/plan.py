@@ -21,11 +21,11 @@ EXPERIMENTS = (
 NAMED = ("baselines",)
 #: rows: of a dataset in all; m: training pairs of L2UL; cold: runs in which the MLP is retrained from its anchor;
 #: mlp_rows, wide_rows: training rows of the MLP at most (wide: above 40 features); wide_skips: methods left out
-#: there (the learned head needs 2.5 pairs per parameter: a minute); complete: no subsets of originals.
+#: there (the heads that learn from pairs need 2.5 per parameter: a minute); complete: no subsets of originals.
 PROFILES: dict[str, dict[str, Any]] = {
     "tiny": {"rows": 1_000, "runs": 2, "m": 60, "cold": 1, "mlp_rows": 400, "wide_rows": 400, "complete": False},
     "quick": {"rows": 12_000, "runs": 10, "m": 200, "cold": 2, "mlp_rows": None, "wide_rows": 2_500,
-              "wide_skips": ("l2ul-learned",), "complete": False},
+              "wide_skips": ("l2ul-learned", "l2ul-kme"), "complete": False},
     "paper": {"rows": None, "runs": 10, "m": 1000, "cold": 1, "mlp_rows": None, "wide_rows": 60_000,
               "complete": True},
     "full": {"rows": None, "runs": 30, "m": 1000, "cold": 10, "mlp_rows": None, "wide_rows": None, "complete": True},
