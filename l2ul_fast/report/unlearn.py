@@ -561,7 +561,7 @@ def plot(records: list[Record], path: Path) -> list[Path]:
             found = pick(here, **answer.key)
             for place, request in enumerate(NAMES):
                 cells = group(pick(found, request=request), "dataset", "n").values()
-                middles = [m for m in (median(cell, "rho") for cell in cells) if m is not None]
+                middles = [m for m in (median(cell, answer.field) for cell in cells) if m is not None]
                 xs = [place + 0.12 * (k - len(answers) / 2)] * len(middles)
                 label = answer.name if place == 0 else None
                 axis.scatter(xs, np.maximum(middles, 1e-15), color=colour, s=26, alpha=0.8, label=label)
