@@ -258,9 +258,7 @@ class Unlearner(Contender):
         return seconds
 
     def cleanup_seconds(self, ids: Ids, answer: Answer) -> float:
-        if answer.facts["due"] is None:
-            return 0.0  # the sums are those of somebody who never had the rows
-        r = len(ids)
+        r = len(ids)  # also where nothing is due: scratch and the model of before are in memory until `refresh`
         if r not in self._cleanup or (self.name == DEFAULT and self._cleanup[r] < CHEAP):
             u = self._scratch.renew()
             request(u, ids)

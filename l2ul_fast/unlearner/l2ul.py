@@ -487,9 +487,9 @@ class L2UL:
                 self.store.cut(before.size)
                 raise
             self.n += len(rows)
+            self._log.append((-1 - ids, self.n, time.time()))
             if self.head.passes_until is not None:
                 self.head.refine(self.retained(), self.head.passes_until)
-            self._log.append((-1 - ids, self.n, time.time()))
             return ids
 
     # Look at the rows that stay --------------------------------------------------------------------------------------
