@@ -526,7 +526,6 @@ def test_learned_and_forgotten_again_is_no_error():
     for k in ids[:-1]:
         u.unlearn([int(k)])
     assert u.unlearn([int(ids[-1])]).error < 1
-    u.learn(X[:1], y[:1])
 
 
 @models

@@ -129,9 +129,8 @@ def newton(
     if progress:
         progress(steps, norm)
     converged = norm <= tol
-    if (
-        not converged and tol >= LEAST_TOL and np.isfinite(norm)
-    ):  # columns of very large values: rounding alone keeps the gradient above tol
+    if not converged and tol >= LEAST_TOL and np.isfinite(norm):
+        # rounding alone may keep the gradient of columns of very large values above tol
         step = _solve(hessian if gauge is None else hessian + gauge, gradient)
         converged = bool(np.abs(step).max() <= SMALL_STEP * np.abs(theta).max())
     return Fit(theta, norm, steps, converged, hessian, value)

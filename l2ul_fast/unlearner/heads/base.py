@@ -17,6 +17,12 @@ Arrays = dict[str, NDArray[Any]]
 Report = Callable[[str, int, int], None]
 
 
+#: Why heads without integer sums are due after every request.
+NOT_AT_OPTIMUM = "the parameters are not at the optimum of the rows that stay"
+#: theta after a seal is a multiple of this: coarser than what rounding does to an optimum, far finer than a row's part.
+THETA_GRID = 2.0**-30
+
+
 class Rows(NamedTuple):
     """Rows of a request: X (r, d), y (r,) class indices or targets, weights (r,) or None, their numbers ids (r,)."""
 

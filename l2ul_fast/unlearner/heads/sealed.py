@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
-from l2ul_fast.unlearner.heads.base import Arrays, CannotLearn, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs import Pairs, full_pairs, subset_pairs
 
@@ -210,7 +210,7 @@ class SealedHead(ABC):
     def due(self) -> str | None:
         """Why `refresh` should make a pass over the rows, or None."""
         if self._moved:
-            return "the parameters are not at the optimum of the rows that stay"
+            return NOT_AT_OPTIMUM
         return "what was learned on rows that left is still there" if self._unsealed else None
 
     # Requests --------------------------------------------------------------------------------------------------------

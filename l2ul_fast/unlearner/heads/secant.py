@@ -45,7 +45,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.fit import Fit, weighted
 from l2ul_fast.tables import BLOCK_ROWS, Table
-from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels._jit import ensure_compiled
 from l2ul_kernels.mlp import layout, padded_sums, rows_of
@@ -57,8 +57,6 @@ Matrix = NDArray[np.float64]
 ANCHOR_ROWS = (4000, 20_000)
 #: Parameters up to which W is kept.
 MOST_PARAMETERS = 4096
-#: theta after a seal is a multiple of this: coarser than what rounding does to an optimum, far finer than a row's part.
-THETA_GRID = 2.0**-30
 #: Largest magnitude of a feature that an MLP is trained on.
 LARGEST_VALUE = 1e30
 #: Rows up to which a plain loop over them is fastest.
@@ -85,7 +83,6 @@ PROJECTIONS, BEND_ROWS = 3, 4096
 SEALED, CONVERGED = 1e-12, 1e-9
 
 NO_THIRDS = np.empty((0, 0, 0), np.float32)
-DUE = "the parameters are not at the optimum of the rows that stay"
 PLAIN_TOL = 1e-6
 
 
@@ -491,7 +488,7 @@ class Secant:
 
     @property
     def due(self) -> str | None:
-        return DUE if self._touched else None
+        return NOT_AT_OPTIMUM if self._touched else None
 
     @property
     def _plain(self) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import NO_WEIGHTS, blocks_of
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, row_losses
 
@@ -35,9 +35,6 @@ CAUTION = 3.0
 STEPS, HALVINGS = 60, 40
 #: Largest mean gradient at which a seal is accepted, and at which it takes no further step.
 CONVERGED, SEALED = 1e-8, 1e-13
-#: theta after a seal is a multiple of this, as in heads/secant.py.
-THETA_GRID = 2.0**-30
-DUE = "the parameters are not at the optimum of the rows that stay"
 
 
 class Sums(NamedTuple):
@@ -102,7 +99,7 @@ class Wide:
 
     @property
     def due(self) -> str | None:
-        return DUE if self._touched else None
+        return NOT_AT_OPTIMUM if self._touched else None
 
     # Request ---------------------------------------------------------------------------------------------------------
 
