@@ -10,8 +10,9 @@ from typing import Any
 
 import numba
 
-from l2ul_kernels import _emit, _jit, _kernels
+from l2ul_kernels.codegen import jit, llvm
 from l2ul_kernels.threads import available_cores, report
+from l2ul_kernels.voronoi import workers
 
 PACKAGES = (
     "l2ul-fast", "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "torch", "h5py", "hdf5plugin", "faiss-cpu",
@@ -63,14 +64,14 @@ def describe() -> dict[str, Any]:
         memory = round(psutil.virtual_memory().total / 2**30, 1)
     except ImportError:
         memory = None
-    cache = _jit.cache_folder(_kernels.work)
+    cache = jit.cache_folder(workers.work)
     return {
         "git": git_sha(),
         "cpu": cpu_model(),
         "cores": available_cores(),
         "memory_gib": memory,
         "system": platform.platform(),
-        "vector_bytes": _emit.VECTOR_BYTES,
+        "vector_bytes": llvm.VECTOR_BYTES,
         "numba_num_threads": numba.config.NUMBA_NUM_THREADS,
         "kernel_cache": str(cache) if cache else "off",
         "threads": report(),

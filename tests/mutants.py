@@ -30,8 +30,9 @@ PATIENCE = 600
 PRELOAD = """
     h5py hypothesis numba numpy scipy.differentiate scipy.linalg scipy.optimize scipy.spatial.distance scipy.stats
     sklearn.linear_model sklearn.metrics sklearn.model_selection sklearn.neural_network sklearn.svm statsmodels.api
-    l2ul_kernels.forward l2ul_kernels.logistic l2ul_kernels.mlp_anchored l2ul_kernels.mlp_second l2ul_kernels.mlp_train
-    l2ul_kernels.reference_sgd l2ul_kernels.request l2ul_kernels.sgd l2ul_kernels.softmax
+    l2ul_kernels.request.network l2ul_kernels.linear.logistic l2ul_kernels.mlp.anchored l2ul_kernels.mlp.hessian
+    l2ul_kernels.mlp.adam l2ul_kernels.reference.sgd l2ul_kernels.request l2ul_kernels.sgd.descent
+    l2ul_kernels.linear.softmax
 """
 
 

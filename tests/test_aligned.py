@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from l2ul_kernels._aligned import LINE, aligned_zeros
+from l2ul_kernels.codegen.alignment import LINE, aligned_zeros
 
 
 @pytest.mark.parametrize("shape", [0, 1, 5, 1000, (3, 7), (2, 0, 3), (4, 1 << 15)])

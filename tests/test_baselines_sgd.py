@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from numba import njit
 
 from l2ul_fast.models import LogisticModel, MLPModel
-from l2ul_kernels import reference_sgd as reference
 from l2ul_kernels import threads
-from l2ul_kernels._batch import CHUNK
-from l2ul_kernels._columns import gather_rows, padded, width_of
-from l2ul_kernels._replay import compact_factor, compact_product, lu_factor, lu_solve
-from l2ul_kernels.sgd import Descent, error_noise
+from l2ul_kernels.reference import sgd as reference
+from l2ul_kernels.sgd.deltagrad import compact_factor, compact_product, lu_factor, lu_solve
+from l2ul_kernels.sgd.descent import Descent, error_noise
+from l2ul_kernels.sgd.minibatch import CHUNK
+from l2ul_kernels.simd.columns import gather_rows, padded, width_of
 
 MODELS = st.sampled_from([("lr", 2, "tanh"), ("lr", 3, "tanh"), ("mlp", 2, "tanh"), ("mlp", 3, "relu")])
 

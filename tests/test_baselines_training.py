@@ -13,7 +13,7 @@ from l2ul_fast.baselines.sisa import slice_epochs
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_kernels import threads
-from l2ul_kernels.shuffle import shuffle
+from l2ul_kernels.sgd.shuffle import shuffle
 
 SHORT = Recipe(epochs=4, batch=32, rate=0.05)
 

@@ -11,7 +11,9 @@ import l2ul_kernels
 
 CHECK = """
 import numpy as np, l2ul_kernels as lk
-from l2ul_kernels import _emit, _kernels, reference
+from l2ul_kernels import reference
+from l2ul_kernels.codegen import llvm
+from l2ul_kernels.voronoi import workers
 rng = np.random.default_rng(0)
 for dtype in (np.float32, np.float64):
     for psi in PSIS:
@@ -51,8 +53,8 @@ def test_import_prints_nothing_and_leaves_the_environment_alone(run_python):
 def test_right_on_lesser_cpus(run_python, tmp_path, name, features, vector, register):
     code = CHECK.replace("PSIS", "(2, 3, 4, 6, 300)")
     code += f"""
-assert _emit.VECTOR_BYTES == {vector}
-asm = next(iter(_kernels.work.inspect_asm().values()))
+assert llvm.VECTOR_BYTES == {vector}
+asm = next(iter(workers.work.inspect_asm().values()))
 assert "{register}" in asm and "%zmm" not in asm
 """
     if name == "x86-64":
@@ -67,11 +69,12 @@ def test_compiles_to_full_registers_for_avx512(run_python):
         """
 import numpy as np, numba, re
 from numba import types
-from l2ul_kernels import _emit, _kernels
-assert _emit.VECTOR_BYTES == 64
+from l2ul_kernels.codegen import llvm
+from l2ul_kernels.voronoi import workers
+assert llvm.VECTOR_BYTES == 64
 i = types.int64
-_kernels.work.compile((i,) * 14 + (types.float32, types.uint8) + (i,) * 5)
-asm = next(iter(_kernels.work.inspect_asm().values()))
+workers.work.compile((i,) * 14 + (types.float32, types.uint8) + (i,) * 5)
+asm = next(iter(workers.work.inspect_asm().values()))
 line = r"\\t(?:vfmadd231ps[^\\n]*zmm|vmov|vbroadcast|add)[^\\n]*\\n"
 loop = max(re.findall(f"(?:{line})+", asm), key=len)
 print(loop.count("vfmadd"), loop.count("(%rsp)"))
@@ -102,14 +105,14 @@ def test_cache_is_used_and_any_edit_of_the_package_renews_it(run_python, tmp_pat
     shutil.copytree(Path(l2ul_kernels.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     code = """
 import numpy as np, l2ul_kernels as lk
-from l2ul_kernels._kernels import work
+from l2ul_kernels.voronoi.workers import work
 lk.cell_counts(np.eye(4, dtype="f"), lk.Partitions.sample(np.eye(4, dtype="f"), 1, 2, 0))
 print(sum(work.stats.cache_hits.values()), sum(work.stats.cache_misses.values()))
 """
     env = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert run_python(code, **env).split() == ["0", "1"]
     assert run_python(code, **env).split() == ["1", "0"]
-    with open(package / "_emit.py", "a") as file:  # not the file that holds the kernel
+    with open(package / "codegen" / "llvm.py", "a") as file:  # not the file that holds the kernel
         file.write("\n# edited\n")
     assert run_python(code, **env).split() == ["0", "1"]
     files = {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.nb?")}
@@ -121,11 +124,12 @@ def test_warmup_leaves_nothing_to_compile(run_python):
     run_python(
         """
 import numpy as np, l2ul_kernels as lk
-from l2ul_kernels import _kernels, _run
+from l2ul_kernels.voronoi import workers
+from l2ul_kernels.voronoi import driver
 lk.warmup(float64=False, many_seeds=False)
-kernels = (_kernels.work, _kernels.work_parallel)
+kernels = (workers.work, workers.work_parallel)
 before = [len(k.signatures) for k in kernels]
-X = np.zeros((_run.SERIAL // 8 + 1, 2), np.float32)
+X = np.zeros((driver.SERIAL // 8 + 1, 2), np.float32)
 p = lk.Partitions.from_seeds(np.arange(8, dtype=np.float32).reshape(1, 4, 2))
 frozen = X.copy(); frozen.setflags(write=False)
 for rows in (X, X[:5], frozen, np.asfortranarray(X)):

@@ -531,9 +531,9 @@ import json, os
 from l2ul_fast import distributed
 from l2ul_fast.distributed import counts
 def misses():
-    from l2ul_kernels import _kernels
+    from l2ul_kernels.voronoi import workers
     from l2ul_fast.datasets import chunks
-    made = [v for v in [*vars(_kernels).values(), chunks._sums] if hasattr(v, "stats")]
+    made = [v for v in [*vars(workers).values(), chunks._sums] if hasattr(v, "stats")]
     return [sum(sum(v.stats.cache_misses.values()) for v in made), sum(sum(v.stats.cache_hits.values()) for v in made)]
 if __name__ == "__main__":
     from l2ul_fast.distributed.cluster import prepare

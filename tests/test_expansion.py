@@ -14,7 +14,7 @@ from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import L2UL, RetrainInstead
 from l2ul_fast.unlearner.heads.expansion import Expansion
-from l2ul_kernels import reference_expansion as oracle
+from l2ul_kernels.reference import expansion as oracle
 from l2ul_kernels.request.expansion import WIDTH_CHANGED
 
 MODELS = ("lr", "squared", "poisson")

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from l2ul_fast.unlearner.features import class_shifts, pair_embeddings
 from l2ul_fast.unlearner.network import UnlearnNetwork
-from l2ul_kernels import pack_cells, reference, reference_forward, threads
-from l2ul_kernels._rowsum import sum_rows
-from l2ul_kernels.forward import ALONE, FEW, DirectForward
-from l2ul_kernels.rowcounts import BLOCK, count_rows, count_sets
+from l2ul_kernels import pack_cells, reference, threads
+from l2ul_kernels.reference import network as reference_forward
+from l2ul_kernels.request.network import ALONE, FEW, DirectForward
+from l2ul_kernels.simd.rowsum import sum_rows
 from l2ul_kernels.threads import thread_limit
+from l2ul_kernels.voronoi.subsets import BLOCK, count_rows, count_sets
 
 
 def weights(rng, blocks, hidden, p):

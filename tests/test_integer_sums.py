@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import l2ul_kernels as lk
-from l2ul_kernels import reference_expansion as oracle
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, POISSON, derivatives
+from l2ul_kernels.reference import expansion as oracle
 
 seeds = st.integers(0, 2**32)
 DTYPES = (np.float32, np.float64)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l2ul_kernels as lk
-from l2ul_kernels import partitions as partitions_module
 from l2ul_kernels import reference
+from l2ul_kernels.voronoi import partitions as partitions_module
 
 EPS = {np.dtype(np.float32): 2.0**-23, np.dtype(np.float64): 2.0**-52}
 
@@ -128,9 +128,9 @@ def test_any_memory_layout_gives_the_same_cells(dtype, tmp_path):
 
 
 def test_copied_blocks_join_without_a_seam(monkeypatch):
-    from l2ul_kernels import _run
+    from l2ul_kernels.voronoi import driver
 
-    monkeypatch.setattr(_run, "COPY_ROWS", 37)
+    monkeypatch.setattr(driver, "COPY_ROWS", 37)
     X = np.random.default_rng(0).standard_normal((200, 6))
     partitions = lk.Partitions.sample(X, 9, 4, random_state=0)
     y = np.arange(200) % 3

@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l2ul_kernels as lk
-from l2ul_kernels import reference_logistic as reference
-from l2ul_kernels._columns import exp_negative
-from l2ul_kernels.logistic import (
+from l2ul_kernels.linear.logistic import (
     logistic_fit_pairs,
     logistic_gradient,
     logistic_hvp,
     logistic_loss,
     logistic_sums,
 )
-from l2ul_kernels.softmax import softmax_fit_pairs, softmax_gradient, softmax_hvp, softmax_loss, softmax_sums
+from l2ul_kernels.linear.softmax import softmax_fit_pairs, softmax_gradient, softmax_hvp, softmax_loss, softmax_sums
+from l2ul_kernels.reference import linear as reference
+from l2ul_kernels.simd.columns import exp_negative
 
 
 def make(n, d, seed, dtype=np.float32, n_classes=2, strength=1.0):

@@ -6,14 +6,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from l2ul_kernels import reference_mlp as reference
 from l2ul_kernels import threads
-from l2ul_kernels.mlp import BLOCK, CHUNK, FEW, mlp_gradient, mlp_logits, mlp_size, mlp_sums
-from l2ul_kernels.mlp_anchored import mlp_anchored_pairs
-from l2ul_kernels.mlp_product import lanes, product
-from l2ul_kernels.mlp_second import mlp_hessian, mlp_hvp
-from l2ul_kernels.mlp_train import mlp_fit_pairs, mlp_train
-from l2ul_kernels.mlp_vector import exp_minus_all, log_losses_all, tanh_all
+from l2ul_kernels.mlp.adam import mlp_fit_pairs, mlp_train
+from l2ul_kernels.mlp.anchored import mlp_anchored_pairs
+from l2ul_kernels.mlp.hessian import mlp_hessian, mlp_hvp
+from l2ul_kernels.mlp.model import BLOCK, CHUNK, FEW, mlp_gradient, mlp_logits, mlp_size, mlp_sums
+from l2ul_kernels.reference import mlp as reference
+from l2ul_kernels.simd.elementwise import exp_minus_all, log_losses_all, tanh_all
+from l2ul_kernels.simd.gemm import lanes, product
 
 BOTH = pytest.mark.parametrize("activation", ["tanh", "relu"])
 

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import Fit, LogisticModel
 from l2ul_fast.tables import ArrayTable
-from l2ul_kernels.logistic import logistic_sums
+from l2ul_kernels.linear.logistic import logistic_sums
 
 
 class FakeRows:

@@ -131,7 +131,7 @@ def test_pairs_that_cannot_converge_say_so(anchored):
 
 
 def test_a_wrong_inverse_hessian_slows_the_pairs_but_does_not_mislead_them(anchored):
-    from l2ul_kernels.mlp_anchored import mlp_anchored_pairs
+    from l2ul_kernels.mlp.anchored import mlp_anchored_pairs
 
     X, y, model, fit = anchored
     right = model.anchored_pairs(X, y, np.arange(100), [0, 100], fit)

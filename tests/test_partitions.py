@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import l2ul_kernels as lk
-from l2ul_kernels.partitions import group_columns
+from l2ul_kernels.voronoi.partitions import group_columns
 
 
 def test_seeds_are_rows_and_differ_inside_a_partition():

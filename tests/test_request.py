@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import l2ul_kernels as lk
 from l2ul_kernels import reference
-from l2ul_kernels import reference_request as oracle
+from l2ul_kernels.reference import request as oracle
 from l2ul_kernels.request import (
     FOREIGN,
     FORGOTTEN,

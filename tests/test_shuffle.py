@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from l2ul_kernels.shuffle import shuffle
+from l2ul_kernels.sgd.shuffle import shuffle
 
 
 def shuffled(values, seed, salt):

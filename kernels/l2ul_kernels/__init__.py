@@ -6,26 +6,28 @@ See kernels/README.md for the contract: shapes, dtypes, tie rule, determinism, t
 from importlib import import_module
 from typing import Any
 
-from l2ul_kernels.cells import assign_cells, bits_per_cell, one_hot, pack_cells, packed_width, unpack_cells
-from l2ul_kernels.counts import cell_counts, counts_from_cells
-from l2ul_kernels.partitions import Partitions, sample_row_ids
 from l2ul_kernels.threads import available_cores, threads
-from l2ul_kernels.warm import warmup
+from l2ul_kernels.voronoi.assign import assign_cells, bits_per_cell, one_hot, pack_cells, packed_width, unpack_cells
+from l2ul_kernels.voronoi.counts import cell_counts, counts_from_cells
+from l2ul_kernels.voronoi.partitions import Partitions, sample_row_ids
+from l2ul_kernels.warmup import warmup
 
-# Imported when first used, so that assigning cells does not pay for training models.
+# Name -> module, imported when first used, so that assigning cells does not pay for training models.
 _LAZY = {
-    "logistic": ("logistic_fit_pairs", "logistic_sums", "logistic_gradient", "logistic_loss", "logistic_hvp"),
-    "softmax": ("softmax_fit_pairs", "softmax_sums", "softmax_gradient", "softmax_loss", "softmax_hvp"),
-    "mlp": ("mlp_sums", "mlp_gradient", "mlp_logits", "mlp_size"),
-    "mlp_train": ("mlp_train", "mlp_fit_pairs"),
-    "mlp_second": ("mlp_hessian", "mlp_hvp"),
-    "mlp_anchored": ("mlp_anchored_pairs",),
-    "rowcounts": ("count_rows", "count_sets"),
-    "forward": ("DirectForward",),
+    **{f"logistic_{name}": "linear.logistic" for name in ("fit_pairs", "sums", "gradient", "loss", "hvp")},
+    **{f"softmax_{name}": "linear.softmax" for name in ("fit_pairs", "sums", "gradient", "loss", "hvp")},
+    **{f"mlp_{name}": "mlp.model" for name in ("sums", "gradient", "logits", "size")},
+    "mlp_train": "mlp.adam",
+    "mlp_fit_pairs": "mlp.adam",
+    "mlp_hessian": "mlp.hessian",
+    "mlp_hvp": "mlp.hessian",
+    "mlp_anchored_pairs": "mlp.anchored",
+    "count_rows": "voronoi.subsets",
+    "count_sets": "voronoi.subsets",
+    "DirectForward": "request.network",
 }
-_HOMES = {name: module for module, names in _LAZY.items() for name in names if name != module}
 __all__ = [
-    *_HOMES,
+    *_LAZY,
     "Partitions",
     "assign_cells",
     "available_cores",
@@ -43,6 +45,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"l2ul_kernels.{_HOMES[name]}"), name)
+    if name in _LAZY:
+        return getattr(import_module(f"l2ul_kernels.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,28 +1,3 @@
-"""Slow NumPy version of the network's forward, in float64: what forward.py must agree with."""
+"""Moved to l2ul_kernels.reference.network; this name stays for one release."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from l2ul_kernels.reference import cell_counts
-
-
-def layers(blocks: Mapping[str, NDArray[Any]], weights: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Output (p,) for the inputs `blocks` (name: (size,)), with weights "W1.<name>", "b1", "W2", "b2", "W3", "b3"."""
-    hidden = weights["b1"].astype(np.float64)
-    for name, values in blocks.items():
-        hidden = hidden + values.astype(np.float64) @ weights[f"W1.{name}"].astype(np.float64)
-    hidden = np.maximum(hidden, 0) @ weights["W2"].astype(np.float64) + weights["b2"]
-    return np.maximum(hidden, 0) @ weights["W3"].astype(np.float64) + weights["b3"]
-
-
-def direct(
-    cells: NDArray[Any], mu_D: NDArray[Any], theta: NDArray[Any], weights: Mapping[str, NDArray[Any]], psi: int
-) -> NDArray[np.float64]:
-    """theta' of the direct head for the forgotten rows' cells (r, t); mu_D (t * psi,)."""
-    mu_f = cell_counts(cells, psi).ravel() / len(cells)
-    return layers({"mu_D": mu_D, "mu_f": mu_f, "theta": theta}, weights)
+from l2ul_kernels.reference.network import *  # noqa: F403

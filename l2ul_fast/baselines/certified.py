@@ -14,7 +14,7 @@ from l2ul_fast.baselines.newton import Newton, factor
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import newton
 from l2ul_fast.tables import Table
-from l2ul_kernels.logistic import logistic_sums
+from l2ul_kernels.linear.logistic import logistic_sums
 
 #: Bound on |third derivative| of the logistic loss that the published bound uses (the true maximum is 0.0962).
 GAMMA = 0.25

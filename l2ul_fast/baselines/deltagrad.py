@@ -11,7 +11,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_str
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_kernels.sgd import Trace
+from l2ul_kernels.sgd.descent import Trace
 
 
 class DeltaGrad(Baseline):

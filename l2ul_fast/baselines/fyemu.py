@@ -15,7 +15,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_kernels.sgd import Descent, error_noise
+from l2ul_kernels.sgd.descent import Descent, error_noise
 
 #: Noise rows that the published code makes of a class: it counts the channels of an image instead of the images.
 PUBLISHED_ROWS = 3

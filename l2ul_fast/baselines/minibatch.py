@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Ids, Vector, penalty_strength, total_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
-from l2ul_kernels.sgd import Descent
-from l2ul_kernels.shuffle import shuffle
+from l2ul_kernels.sgd.descent import Descent
+from l2ul_kernels.sgd.shuffle import shuffle
 
 #: Rows of the Adam run that gives an MLP without an anchor its start, and its epochs.
 START_ROWS, START_EPOCHS = 20_000, 20

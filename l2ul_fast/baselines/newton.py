@@ -12,7 +12,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, free_directions, hessian_of, penalty_strength
 from l2ul_fast.errors import UserError
-from l2ul_kernels._jit import FAST, ensure_compiled
+from l2ul_kernels.codegen.jit import FAST, ensure_compiled
 
 Matrix = NDArray[np.float64]
 SOLVERS = ("auto", "compiled", "woodbury", "direct")
@@ -252,6 +252,6 @@ def _compile(dtype: np.dtype[Any]) -> None:
     """Compile (or load) both functions for rows of this type, one process at a time."""
     x, p, square = np.zeros(1, dtype), np.zeros(2), np.eye(2)
     ensure_compiled(
-        ("newton", dtype), step_without_row,
+        ("newton", dtype),
         lambda: (step_without_row(x, 0, p, p, square, square, 1.0, 2, p.copy()), drop_row(x, p, square, square)),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Deal, Recipe, row_order, start_of, train_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_kernels._pool import spread
+from l2ul_kernels.codegen.pool import spread
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
-from l2ul_kernels._memory import pointer, prefetch
-from l2ul_kernels.partitions import address
+from l2ul_kernels.codegen.pointers import pointer, prefetch
+from l2ul_kernels.voronoi.partitions import address
 
 #: Rows asked for before they are copied.
 AHEAD = 16

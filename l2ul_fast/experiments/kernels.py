@@ -179,22 +179,22 @@ def check_cost(repeats: int = 41) -> Record:
 
 def _check_cost(repeats: int) -> Record:
     """The kernel compiled with and without the check, taking turns (d=28, psi=4). Leaves the one without it behind."""
-    from l2ul_kernels import _kernels, _tile
+    from l2ul_kernels.voronoi import tile, workers
 
     X = np.random.default_rng(0).standard_normal((50_000, 28), dtype=np.float32)
     partitions = Partitions.sample(X, T, 4, random_state=0)
     versions: dict[str, Any] = {}
-    original = _kernels.work
+    original = workers.work
     with threads(1):
         expected = cell_counts(X, partitions)
         try:
             for name, check in (("with", True), ("without", False)):
-                _tile.CHECK_VALUES = check
-                for function in (_kernels._tile, original):
+                tile.CHECK_VALUES = check
+                for function in (workers._tile, original):
                     function.disable_compile(False)
                     function.recompile()
                 versions[name] = next(iter(original.overloads.values())).entry_point
-            import l2ul_kernels._run as runner
+            import l2ul_kernels.voronoi.driver as runner
 
             def timed(version: Any) -> Callable[[], object]:
                 def call() -> object:
@@ -209,7 +209,7 @@ def _check_cost(repeats: int) -> Record:
             times = interleave(calls, repeats)
             runner.work = original
         finally:
-            _tile.CHECK_VALUES = True
+            tile.CHECK_VALUES = True
     return {
         "experiment": "nan-check", "method": "cell_counts", "status": "ok", "d": 28, "psi": 4, "threads": 1,
         "cost": times["with"].median / times["without"].median - 1, "spread": times["with"].spread,

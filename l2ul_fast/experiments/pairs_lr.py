@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from l2ul_fast.timing import interleave, once
 from l2ul_kernels import threads as budget
-from l2ul_kernels.logistic import logistic_fit_pairs, logistic_gradient
+from l2ul_kernels.linear.logistic import logistic_fit_pairs, logistic_gradient
 
 LAM = 1e-3
 #: lbfgs stops by its gradient tolerance or when the loss stands still at rounding level, whichever comes first. It gets

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit, Rows, newton, weighted
-from l2ul_kernels._jit import kernel
+from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.linear.losses import NAMES, POISSON, derivatives, value
 
 Float = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, weighted
-from l2ul_kernels import logistic, softmax
+from l2ul_kernels.linear import logistic, softmax
 
 #: Largest gradient entry that may be left when a fit goes on until rounding stops it.
 ROUNDING = 1e-9

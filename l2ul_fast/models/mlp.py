@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit, chord, weighted
 from l2ul_fast.models.trust import Minimum, trust_newton
-from l2ul_kernels.mlp import layout, mlp_gradient, mlp_logits, mlp_size, mlp_sums
-from l2ul_kernels.mlp_anchored import AnchoredPairs, mlp_anchored_pairs
-from l2ul_kernels.mlp_second import mlp_hessian, mlp_hvp
-from l2ul_kernels.mlp_train import PairFits, mlp_fit_pairs, mlp_train
+from l2ul_kernels.mlp.adam import PairFits, mlp_fit_pairs, mlp_train
+from l2ul_kernels.mlp.anchored import AnchoredPairs, mlp_anchored_pairs
+from l2ul_kernels.mlp.hessian import mlp_hessian, mlp_hvp
+from l2ul_kernels.mlp.model import layout, mlp_gradient, mlp_logits, mlp_size, mlp_sums
 
 Vector = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -225,7 +225,7 @@ class MLPModel:
     def fit_pairs(
         self, X: ArrayLike, y: ArrayLike, ids: ArrayLike, n_forget: ArrayLike, seed: int = 0, **options: Any
     ) -> PairFits:
-        """Subset pairs from one shared start (see l2ul_kernels.mlp_train.mlp_fit_pairs); unanchored only."""
+        """Subset pairs from one shared start (see l2ul_kernels.mlp.adam.mlp_fit_pairs); unanchored only."""
         if self.anchor is not None:
             raise UserError("subset pairs are for the unanchored MLP; use anchored_pairs")
         start = self.start(seed)
@@ -309,7 +309,7 @@ class MLPModel:
         fallback: bool = True,
         **options: Any,
     ) -> AnchoredPairs:
-        """Retrained parameters of many requests on the full data (see l2ul_kernels.mlp_anchored).
+        """Retrained parameters of many requests on the full data (see l2ul_kernels.mlp.anchored).
 
         Pairs that do not get there by steps with the fixed Hessian are retrained by Newton from theta, if `fallback`.
         """

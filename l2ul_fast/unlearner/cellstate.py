@@ -19,7 +19,7 @@ from l2ul_kernels import (
     sample_row_ids,
     unpack_cells,
 )
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.request.claims import forget_cells
 
 Ids = NDArray[np.int64]
@@ -74,7 +74,7 @@ class CellState:
         """Take rows ids (r,) with classes y (r,) out of the counts (exact integers) and zero their cells."""
         what = (y, np.arange(ids.size), self.bits, self.counts)
         key = ("forget cells", y.dtype, ids.flags.writeable, y.flags.writeable)
-        ensure_compiled(key, forget_cells, lambda: forget_cells(self.packed, ids[:0], *what))
+        ensure_compiled(key, lambda: forget_cells(self.packed, ids[:0], *what))
         forget_cells(self.packed, ids, *what)
 
     def merge(self, other: CellState) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.codegen.jit import ensure_compiled
 
 Ids = NDArray[np.int64]
 #: The rows themselves, or a function that reads rows by their numbers.
@@ -174,7 +174,7 @@ def has_classes(visible: Ids, places: Ids, y: NDArray[Any], class_sizes: Ids) ->
     """Whether the rows visible[places] have labels of every class that has any rows."""
     seen = class_sizes == 0
     key = ("classes", y.dtype, y.flags.writeable)
-    ensure_compiled(key, _see, lambda: _see(visible, places[:0], y, 1, seen))
+    ensure_compiled(key, lambda: _see(visible, places[:0], y, 1, seen))
     return bool(_see(visible, places, y, np.count_nonzero(class_sizes), seen))
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_kernels.rowcounts import count_sets
+from l2ul_kernels.voronoi.subsets import count_sets
 
 Floats = NDArray[np.float32]
 

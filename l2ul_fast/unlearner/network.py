@@ -1,7 +1,7 @@
 """N_U in torch: the network of the paper's head. Torch is imported only here.
 
 Training runs on one thread, because sums over several threads would depend on their number, and takes all randomness
-from its own generator. The compiled forward of the trained weights is l2ul_kernels.forward.
+from its own generator. The compiled forward of the trained weights is l2ul_kernels.request.network.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.codegen.jit import ensure_compiled
 
 Ids = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ def in_order(places: Ids, visible: Ids, out: NDArray[Any] | None = None) -> tupl
     shift = max(0, (len(visible) - 1).bit_length() - (PARTS - 1).bit_length())
     starts = np.zeros(PARTS + 1, np.int64)
     key = ("in order", ids.dtype)
-    ensure_compiled(key, _in_order, lambda: _in_order(flat[:0], visible, shift, starts, rows, local, ids.ravel()))
+    ensure_compiled(key, lambda: _in_order(flat[:0], visible, shift, starts, rows, local, ids.ravel()))
     _in_order(flat, visible, shift, starts, rows, local, ids.reshape(-1))
     return rows, local.reshape(places.shape), ids
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.tables import Table
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
 
 Vector = NDArray[np.float64]
@@ -88,7 +88,7 @@ def columns_of(blocks: Iterable[Block], d: int) -> Columns:
     largest, rows, heaviest = np.zeros(d), 0, 0.0
     for X, _, weights in blocks:
         w = NO_WEIGHTS if weights is None else weights
-        ensure_compiled(("extremes", X.dtype), ints.column_extremes,
+        ensure_compiled(("extremes", X.dtype),
                         lambda X=X, w=w: ints.column_extremes(X[:0], w[:0], largest))  # type: ignore[misc]  # fmt: skip
         ints.column_extremes(X, w, largest)
         rows += len(X) if weights is None else int((weights > 0).sum())

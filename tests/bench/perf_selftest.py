@@ -42,7 +42,7 @@ def main():
         base, slow = Path(name) / "base", Path(name) / "slow"  # copies: the files here may change while this runs
         copy_sources(base)
         copy_sources(slow)
-        with open(slow / "kernels/l2ul_kernels/counts.py", "a") as file:
+        with open(slow / "kernels/l2ul_kernels/voronoi/counts.py", "a") as file:
             file.write(SLOWER)
         codes = {}
         for what, head, runs in (("slow", slow, a.slow_runs), ("equal", base, a.runs)):

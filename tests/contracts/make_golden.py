@@ -56,13 +56,13 @@ STANDINS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
 def homes() -> SimpleNamespace:
     """Names without a promised import path."""
     from l2ul_fast.unlearner import draw, order
-    from l2ul_kernels import mlp_train, shuffle
-    from l2ul_kernels._emit import VECTOR_BYTES
+    from l2ul_kernels import mlp_train
+    from l2ul_kernels.codegen.llvm import VECTOR_BYTES
+    from l2ul_kernels.sgd import shuffle
 
-    train = mlp_train if callable(mlp_train) else mlp_train.mlp_train  # the name is a module today, later a function
     return SimpleNamespace(
         draw_pairs=draw.draw_pairs, plan_pairs=draw.plan_pairs, request=draw.request, forget_sets=draw.draw_forget_sets,
-        shuffle=shuffle.shuffle, in_order=order.in_order, mlp_train=train, vector_bytes=VECTOR_BYTES,
+        shuffle=shuffle.shuffle, in_order=order.in_order, mlp_train=mlp_train, vector_bytes=VECTOR_BYTES,
         cells_of=lambda u: (u.head.cells.counts, u.head.cells.packed),
     )  # fmt: skip
 

@@ -29,10 +29,10 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from l2ul_kernels._aligned import aligned_zeros
-from l2ul_kernels._jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
-from l2ul_kernels.mlp_product import product
+from l2ul_kernels.simd.gemm import product
 from l2ul_kernels.threads import parallel_entry
 
 U = np.uint64
@@ -311,7 +311,7 @@ def add_all_rows(
     if workers == 1:  # threads would only have to be woken
         arguments = (sign, loss, order, counted, anchor, inverse_scale, scales, classes)
         key = ("integer sums of few rows", X.dtype, y.dtype)
-        ensure_compiled(key, add_rows, lambda: add_rows(X, y, weights, 0, 0, *arguments, sums, *one))
+        ensure_compiled(key, lambda: add_rows(X, y, weights, 0, 0, *arguments, sums, *one))
         add_rows(X, y, weights, 0, n, *arguments, sums, *one)
         return
     memory = [np.stack([part] * workers) for part in one]
@@ -325,7 +325,7 @@ def add_all_rows(
                 into, *memory,
             )  # fmt: skip
 
-    ensure_compiled(key, _add_parts, lambda: run(slice(0, 0), parts))
+    ensure_compiled(key, lambda: run(slice(0, 0), parts))
     run(slice(None), parts)
     sums += parts.sum(axis=0)
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from l2ul_kernels._jit import kernel
+from l2ul_kernels.codegen.jit import kernel
 
 #: Codes of the losses, and their names in this order.
 LOGISTIC, SQUARED, POISSON = 0, 1, 2

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from l2ul_kernels._jit import FAST, kernel
+from l2ul_kernels.codegen.jit import FAST, kernel
 
 #: States of a row in `gone` (N,) uint8.
 PRESENT, FORGOTTEN, _CLAIMED, FOREIGN = 0, 1, 2, 3

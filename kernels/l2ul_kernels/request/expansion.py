@@ -24,10 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_kernels._aligned import aligned_zeros
-from l2ul_kernels._jit import FAST, kernel
-from l2ul_kernels._linalg import cholesky
-from l2ul_kernels._linalg import solve as solve_factored
+from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.jit import FAST, kernel
 from l2ul_kernels.linear.integer_sums import (
     COLUMN,
     FIRST,
@@ -47,6 +45,8 @@ from l2ul_kernels.linear.integer_sums import (
 )
 from l2ul_kernels.linear.losses import derivatives
 from l2ul_kernels.request.claims import DONE, EMPTY, FORGOTTEN, GONE, NOT_TRAINED, OUTSIDE, PRESENT
+from l2ul_kernels.simd.cholesky import cholesky
+from l2ul_kernels.simd.cholesky import solve as solve_factored
 
 U = np.uint64
 LINE = 8

@@ -27,7 +27,7 @@ from l2ul_fast.models.fit import Fit
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows
 from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES, SQUARED
 from l2ul_kernels.request import expansion as kernels
@@ -365,9 +365,9 @@ class Expansion:
     def warm(self, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]) -> None:
         """Compile, or load, what a request calls; nothing changes."""
         key = ("request", X.dtype, y.dtype)
-        ensure_compiled(key, kernels.forget_row, lambda: self.forget_row(-1, X, y, weights, status))
+        ensure_compiled(key, lambda: self.forget_row(-1, X, y, weights, status))
         state = self.state.copy()
-        ensure_compiled("polish", kernels.polish, lambda: kernels.polish(self.sums, state, self.p, self.work))
+        ensure_compiled("polish", lambda: kernels.polish(self.sums, state, self.p, self.work))
 
     def forget(self, rows: Rows) -> None:
         """Take these rows out, which were added before: the very same numbers."""

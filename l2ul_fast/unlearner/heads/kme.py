@@ -32,7 +32,7 @@ from l2ul_fast.unlearner.heads.sealed import (
 )
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_kernels.rowcounts import count_rows
+from l2ul_kernels.voronoi.subsets import count_rows
 
 #: Rows up to which their cells' weights are added one by one; of more, cells are counted first.
 FEW = 32

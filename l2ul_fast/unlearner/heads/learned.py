@@ -30,7 +30,7 @@ from l2ul_fast.unlearner.heads.sealed import (
 from l2ul_fast.unlearner.heads.secant import gradient_sum
 from l2ul_fast.unlearner.pairs import Pairs
 from l2ul_fast.unlearner.ridge import RidgeHead
-from l2ul_kernels._jit import ensure_compiled
+from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.request.claims import logistic_total
 
 #: Rows of binary logistic regression up to which a plain loop over them beats the blocked kernel.
@@ -74,7 +74,7 @@ class Learned(SealedHead):
         out = np.empty(theta.size)
         what = (theta, model.lam, out)
         key = ("logistic total", X.dtype, y.dtype)
-        ensure_compiled(key, logistic_total, lambda: logistic_total(X[:0], y[:0], *what))
+        ensure_compiled(key, lambda: logistic_total(X[:0], y[:0], *what))
         logistic_total(X, y, *what)
         return out
 

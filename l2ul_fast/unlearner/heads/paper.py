@@ -27,7 +27,7 @@ from l2ul_fast.unlearner.heads.sealed import (
     train_first,
 )
 from l2ul_fast.unlearner.pairs import Pairs
-from l2ul_kernels.forward import DirectForward
+from l2ul_kernels.request.network import DirectForward
 
 Weights = dict[str, NDArray[np.float32]]
 _WEIGHTS = ("W1.mu_D", "W1.mu_f", "W1.theta", "b1", "W2", "b2", "W3", "b3")

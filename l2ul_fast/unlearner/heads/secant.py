@@ -47,9 +47,9 @@ from l2ul_fast.models.fit import Fit, weighted
 from l2ul_fast.tables import BLOCK_ROWS, Table
 from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import LocalPasses
-from l2ul_kernels._jit import ensure_compiled
-from l2ul_kernels.mlp import layout, padded_sums, rows_of
-from l2ul_kernels.mlp_few import few_gradient
+from l2ul_kernels.codegen.jit import ensure_compiled
+from l2ul_kernels.mlp.model import layout, padded_sums, rows_of
+from l2ul_kernels.mlp.plain import few_gradient
 
 Matrix = NDArray[np.float64]
 
@@ -222,7 +222,7 @@ def gradient_sum(model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, we
     if len(X) <= FEW and weights is None:
         what = (theta, lay.h, lay.o, lay.relu, np.empty(2 * (lay.h + lay.o)), out)
         ids = np.arange(len(X))
-        ensure_compiled(("mlp few", X.dtype), few_gradient, lambda: few_gradient(X, y, ids[:0], *what))
+        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X, y, ids[:0], *what))
         few_gradient(X, y, ids, *what)
         return out
     rows = rows_of(X, y, np.empty(0) if weights is None else weights, np.empty(0, np.int64))

@@ -1,0 +1,1 @@
+"""Small multilayer perceptrons: forward, gradient, Hessian, training of many at once."""

@@ -1,0 +1,221 @@
+"""Training many small MLPs at once: Adam in float32, a polish in float64, one model per thread at a time.
+
+The rows of a model are dealt to the batches in turn, row i to batch i mod n_batches, and every batch is gathered and
+transposed once. A run on the retained rows uses the same batches in the same order with the forgotten rows at weight 0,
+so that the two runs of a pair differ by those rows alone. A pair's first rows are its forget part: dealing spreads them
+evenly over the batches.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.mlp.block import places
+from l2ul_kernels.mlp.block_calls import far_blocks, far_gradient
+from l2ul_kernels.mlp.lbfgs import batch_weights, load_model, polish
+from l2ul_kernels.mlp.model import Layout, check_data, check_theta, layout, rows_of, scratch
+from l2ul_kernels.simd.elementwise import adam_all
+
+
+class PairFits(NamedTuple):
+    """m pairs: parameters (m, p) of the fits on all and on the retained rows; column 0 full, column 1 retained."""
+
+    theta: NDArray[np.float64]
+    theta_r: NDArray[np.float64]
+    gradient_norm: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    steps: NDArray[np.int64]
+
+
+@kernel()
+def _adam(
+    gradient: int, S: Any, s: int, step: int, shape: Any, T: Any, t: int, M: Any, padded: int, order: Any, rate: float,
+    lam: float,
+) -> None:  # fmt: skip
+    """Adam on the loaded batches at s, s + step, ...; T from t, scratch M (4 padded,); order (epochs, batches)."""
+    epochs, batches = order.shape
+    kind = S.dtype.type
+    for i in range(2 * padded):
+        M[i] = 0
+    done, left1, left2 = 0, 1.0, 1.0
+    for epoch in range(epochs):
+        for i in range(batches):
+            at = s + order[epoch, i] * step
+            pw = places(at, shape).w
+            total = 0.0
+            for b in range(shape.B):
+                total += S[pw + b]
+            scale = 1.0 / total if total > 0 else 0.0
+            for k in range(2 * padded, 3 * padded):
+                M[k] = 0
+            far_gradient(gradient, S, at, shape, T, t, M, 2 * padded, 0)
+            left1, left2 = left1 * 0.9, left2 * 0.999
+            fix = math.sqrt(1.0 - left2)
+            now = rate * 0.5 * (1.0 + math.cos(math.pi * done / (epochs * batches))) * fix / (1.0 - left1)
+            adam_all(
+                T, t, M, 0, M, padded, M, 2 * padded, kind(scale), kind(lam), kind(now), kind(0.9), kind(0.999),
+                kind(1e-8 * fix), padded,
+            )  # fmt: skip
+            done += 1
+
+
+@kernel()
+def _train(
+    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any,
+    step: int, shape: Any, memory: Any, picked: Any, orders: Any, rates: Any, lam: float, runs: int,
+) -> None:  # fmt: skip
+    """T (m, 2, padded) flat: run 0 trains T[i, 0] on all rows; run 1 trains T[i, 1], from T[i, 0], on the retained."""
+    batches = orders[0].shape[1]
+    s = thread * step * batches
+    for i in range(first, last):
+        load_model(blocks[0], S, s, step, shape, rows, ids[i], picked[thread], batches)
+        for run in range(runs):
+            t = (2 * i + run) * padded
+            if run:
+                batch_weights(S, s, step, shape, ids.shape[1], n_forget[i], batches)
+                for k in range(padded):
+                    T[t + k] = T[t - padded + k]
+            _adam(blocks[3], S, s, step, shape, T, t, memory[thread], padded, orders[run], rates[run], lam)
+
+
+def batch_orders(epochs: int, batches: int, seed: int) -> NDArray[np.int64]:
+    """(epochs, batches): the order of the batches in every epoch, shared by all models."""
+    rng = np.random.default_rng(seed)
+    return rng.permuted(np.tile(np.arange(batches), (epochs, 1)), axis=1)
+
+
+def check_pairs(ids: ArrayLike, n: int, n_forget: ArrayLike | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """ids (m, s) int64 in 0 .. n - 1 and the sizes (m,) of the forget parts, which leave a row to retain."""
+    ids = np.asarray(ids)
+    if ids.ndim != 2 or ids.dtype.kind not in "iu":
+        raise TypeError("ids must be an (m, s) array of integers")
+    if ids.size and not (ids.min() >= 0 and ids.max() < n):
+        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
+    if ids.shape[1] < 1:
+        raise ValueError("a model needs at least one row")
+    sizes = np.zeros(len(ids), np.int64) if n_forget is None else np.require(n_forget, np.int64, ("C", "W"))
+    if sizes.shape != (len(ids),):
+        raise ValueError(f"n_forget must have shape ({len(ids)},) to match ids, got {sizes.shape}")
+    if sizes.size and not (sizes.min() >= 0 and sizes.max() < ids.shape[1]):
+        raise ValueError(f"n_forget must lie in 0..{ids.shape[1] - 1}, found {sizes.min()}..{sizes.max()}")
+    return np.require(ids, np.int64, ("C", "W")), sizes
+
+
+def _adam_runs(
+    X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], n_forget: NDArray[np.int64], start: NDArray[Any],
+    lay: Layout, lam: float, epochs: tuple[int, ...], rates: tuple[float, float], batch: int, seed: int,
+) -> NDArray[np.float32]:  # fmt: skip
+    """(m, 2, padded) parameters after the runs; `start` is (p,) or (m, p)."""
+    m, s = ids.shape
+    batches = -(-s // batch)
+    block = (s + 16 * batches - 1) // (16 * batches) * 16  # whole vectors
+    _, step = scratch(lay, block, dtype=np.float32)
+    T = aligned_zeros((m, 2, lay.padded), np.float32)
+    T[:, 0, lay.where] = start
+    threads = numba.get_num_threads()
+    S = aligned_zeros(threads * step * batches, np.float32)
+    memory, picked = aligned_zeros((threads, 4 * lay.padded), np.float32), np.zeros((threads, block), np.int64)
+    orders = tuple(batch_orders(e, batches, seed) for e in (*epochs, 0)[:2])
+    what = (
+        far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T.reshape(-1),
+        lay.padded, S, step, lay.shape(block), memory, picked, orders, rates, lam, len(epochs),
+    )  # fmt: skip
+    share("mlp train", _train, m, *what)
+    return T
+
+
+def _check_training(lam: float, epochs: int, batch: int, rate: float) -> None:
+    if not lam >= 0:
+        raise ValueError(f"lam must not be negative, got {lam}")
+    if epochs < 1 or batch < 1:
+        raise ValueError(f"epochs and batch must be at least 1, got {epochs} and {batch}")
+    if not rate > 0:
+        raise ValueError(f"rate must be positive, got {rate}")
+
+
+def mlp_train(
+    X: ArrayLike,
+    y: ArrayLike,
+    start: ArrayLike,
+    ids: ArrayLike | None = None,
+    h: int = 10,
+    activation: str = "tanh",
+    n_classes: int = 2,
+    lam: float = 1e-3,
+    epochs: int = 60,
+    batch: int = 128,
+    rate: float = 0.01,
+    tol: float | None = None,
+    max_steps: int = 500,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """Adam from start (m, p) on rows ids (m, s) of X (n, d), or all rows: m models (m, p) after `epochs` epochs.
+
+    Minimises mean log-loss + lam / 2 |theta|^2; float32, learning rate `rate` falling to 0 as a cosine, the order of
+    batches drawn from `seed`. With tol follows a polish by at most 2 max_steps of L-BFGS in float64, to a gradient norm
+    of tol. The same for any number of threads.
+    """
+    X, y = check_data(X, y, n_classes)
+    lay = layout(X.shape[1], h, n_classes, activation, 4)
+    start = np.atleast_2d(check_theta(start, lay))
+    _check_training(lam, epochs, batch, rate)
+    ids = np.broadcast_to(np.arange(len(X)), (len(start), len(X))) if ids is None else ids
+    index, none = check_pairs(ids, len(X), None)
+    if len(index) != len(start):
+        raise ValueError(f"start has {len(start)} models but ids has {len(index)}")
+    T = _adam_runs(X, y, index, none, start, lay, lam, (epochs,), (rate, rate), batch, seed)
+    theta = T[:, 0, lay.where].astype(np.float64)
+    if tol is None:
+        return theta
+    wide = layout(X.shape[1], h, n_classes, activation)
+    both = wide.pad(np.repeat(theta[:, None], 2, axis=1))
+    polish(X, y, index, none, both, wide, lam, tol, max_steps)
+    return both[:, 1, wide.where]
+
+
+def mlp_fit_pairs(
+    X: ArrayLike,
+    y: ArrayLike,
+    ids: ArrayLike,
+    n_forget: ArrayLike,
+    start: ArrayLike,
+    h: int = 10,
+    activation: str = "tanh",
+    n_classes: int = 2,
+    lam: float = 1e-3,
+    epochs: int = 60,
+    epochs_retained: int = 20,
+    batch: int = 128,
+    rate: float = 0.01,
+    rate_retained: float = 0.002,
+    tol: float | None = None,
+    max_steps: int = 500,
+    seed: int = 0,
+) -> PairFits:
+    """Fits of m pairs: theta[i] on rows ids[i] (m, s), theta_r[i] on rows ids[i, n_forget[i]:], from one start (p,).
+
+    Without tol both are Adam in float32 (see `mlp_train`), the second from theta[i] with its own epochs and rate. With
+    tol, Adam's theta is polished by L-BFGS in float64 until the gradient norm of mean loss + lam / 2 |theta|^2 is below
+    tol, and theta_r starts from that and is polished alone; max_steps bounds each polish. gradient_norm and loss (with
+    penalty) of both fits are measured in float64: look at them, a fit that did not get there is not marked otherwise.
+    """
+    X, y = check_data(X, y, n_classes)
+    lay = layout(X.shape[1], h, n_classes, activation, 4)
+    start = check_theta(start, lay)
+    _check_training(lam, epochs, batch, rate)
+    index, sizes = check_pairs(ids, len(X), n_forget)
+    runs = (epochs, epochs_retained) if tol is None else (epochs,)
+    T = _adam_runs(X, y, index, sizes, start, lay, lam, runs, (rate, rate_retained), batch, seed)
+    wide = layout(X.shape[1], h, n_classes, activation)
+    both = wide.pad(T[:, :, lay.where].astype(np.float64))
+    measured = polish(X, y, index, sizes, both, wide, lam, -1.0 if tol is None else tol, max_steps)
+    theta = both[:, :, wide.where]
+    return PairFits(theta[:, 0].copy(), theta[:, 1].copy(), *measured)

@@ -1,0 +1,175 @@
+"""Many retrained MLPs on the full data under an anchored penalty: the pairs of the anchored protocol.
+
+Each pair wants w with  g(w) = mean gradient over the retained rows + mu (w - a) = 0,  near theta, the solution on all
+rows. Steps are quasi-Newton: the inverse Hessian H_D^-1 at theta, corrected by each pair's own last steps (L-BFGS upon
+H_D^-1). Sums over retained rows are sums over all rows minus sums over the forgotten ones, so one pass over the data
+serves many pairs: a block of rows is gathered and transposed once and meets every pair's parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.mlp.model import (
+    Layout,
+    check_data,
+    check_ids,
+    check_theta,
+    layout,
+    padded_sums,
+    rows_of,
+    sums_of_items,
+)
+from l2ul_kernels.simd.elementwise import add_all, dot
+from l2ul_kernels.simd.gemm import product
+
+#: Steps that the correction of H_D^-1 remembers.
+MEMORY = 8
+
+
+class AnchoredPairs(NamedTuple):
+    """theta_r (m, p), its gradient norm (m,) and the passes over the data that each pair took (m,)."""
+
+    theta_r: NDArray[np.float64]
+    gradient_norm: NDArray[np.float64]
+    steps: NDArray[np.int64]
+
+
+@kernel()
+def _directions(
+    first: int, last: int, thread: int, active: Any, G: Any, Q: Any, inverse: Any, history: Any, ratios: Any,
+    kept: Any, padded: int, alphas: Any,
+) -> None:  # fmt: skip
+    """Q = -(corrected inverse Hessian) G for pairs active[first..last-1]; all flat (m, padded), history newest first"""
+    one, new = np.int64(1), np.int64(0)
+    for k in range(first, last):
+        i = active[k]
+        g, base = i * padded, i * 2 * MEMORY * padded
+        temp = thread * padded
+        for c in range(padded):
+            alphas[temp + c] = -G[g + c]
+        for j in range(kept[i]):
+            at = base + 2 * j * padded
+            ratios[i, 1, j] = dot(history, at, alphas, temp, padded) * ratios[i, 0, j]
+            add_all(alphas, temp, history, at + padded, -ratios[i, 1, j], padded)
+        product(Q, g, padded, alphas, temp, padded, one, inverse, new, padded, one, padded, padded, new)
+        for j in range(kept[i] - 1, -1, -1):
+            at = base + 2 * j * padded
+            back = dot(history, at + padded, Q, g, padded) * ratios[i, 0, j]
+            add_all(Q, g, history, at, ratios[i, 1, j] - back, padded)
+
+
+class _Solver:
+    """State of m pairs while they are solved; all arrays padded."""
+
+    def __init__(
+        self, lay: Layout, theta: NDArray[Any], anchor: NDArray[Any], mu: float, inverse: NDArray[Any], m: int
+    ) -> None:
+        self.lay, self.mu, self.m = lay, mu, m
+        self.anchor = lay.pad(anchor)
+        self.w = np.repeat(lay.pad(theta)[None], m, axis=0)
+        self.inverse = np.zeros((lay.padded, lay.padded))
+        self.inverse[np.ix_(lay.where, lay.where)] = inverse
+        self.g = np.zeros((m, lay.padded))
+        self.q = np.zeros((m, lay.padded))
+        self.history = np.zeros((m, MEMORY, 2, lay.padded))
+        self.ratios = np.zeros((m, 2, MEMORY))
+        self.kept = np.zeros(m, np.int64)
+
+    def gradients(
+        self, rows: Any, n: int, starts: NDArray[Any], full: NDArray[Any], w: NDArray[Any], active: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Gradients (k, padded) of the active pairs at w (k, padded), given the sums `full` over all rows."""
+        each = np.arange(len(active))
+        items = np.stack([starts[active], starts[active + 1], each, each + 1, each], axis=1)
+        sums = sums_of_items(rows, items, w, self.lay, len(active), False)[:, :-1]
+        rest = (n - np.diff(starts)[active])[:, None]
+        g = (full - sums) / rest + self.mu * (w - self.anchor)
+        return g
+
+    def directions(self, active: NDArray[Any]) -> None:
+        alphas = np.zeros(numba.get_num_threads() * self.lay.padded)
+        what = (
+            active, self.g.reshape(-1), self.q.reshape(-1), self.inverse.reshape(-1), self.history.reshape(-1),
+            self.ratios, self.kept, self.lay.padded, alphas,
+        )  # fmt: skip
+        share("mlp directions", _directions, len(active), *what)
+
+    def remember(self, i: NDArray[Any], step: NDArray[Any], change: NDArray[Any]) -> None:
+        """Put the newest (step, change of gradient) first, for pairs i where the curvature is positive."""
+        curvature = np.einsum("ij,ij->i", step, change)
+        good = curvature > 1e-10 * np.einsum("ij,ij->i", step, step)
+        i, step, change, curvature = i[good], step[good], change[good], curvature[good]
+        self.history[i, 1:] = self.history[i, :-1]
+        self.ratios[i, 0, 1:] = self.ratios[i, 0, :-1]
+        self.history[i, 0, 0], self.history[i, 0, 1], self.ratios[i, 0, 0] = step, change, 1 / curvature
+        self.kept[i] = np.minimum(self.kept[i] + 1, MEMORY)
+
+
+def mlp_anchored_pairs(
+    X: ArrayLike,
+    y: ArrayLike,
+    forget_ids: ArrayLike,
+    forget_starts: ArrayLike,
+    theta: ArrayLike,
+    anchor: ArrayLike,
+    mu: float,
+    inverse_hessian: ArrayLike,
+    tol: float = 1e-8,
+    max_steps: int = 40,
+    h: int = 10,
+    activation: str = "tanh",
+    n_classes: int = 2,
+) -> AnchoredPairs:
+    """Retrained parameters of m requests on the full data X (n, d), each from theta (see the head of this file).
+
+    Pair i forgets rows forget_ids[forget_starts[i]:forget_starts[i + 1]] (each row at most once). inverse_hessian
+    (p, p) belongs to mean loss of all rows + mu / 2 |w - anchor|^2 at theta. A pair is done when its gradient norm is
+    at most tol; after max_steps passes it is returned as it is: look at gradient_norm.
+    """
+    X, y = check_data(X, y, n_classes)
+    lay = layout(X.shape[1], h, n_classes, activation)
+    theta, anchor = check_theta(theta, lay), check_theta(anchor, lay)
+    inverse = np.asarray(inverse_hessian, np.float64)
+    if inverse.shape != (lay.size, lay.size):
+        raise ValueError(f"inverse_hessian must have shape ({lay.size}, {lay.size}), got {inverse.shape}")
+    ids = check_ids(forget_ids, len(X))
+    starts = np.require(forget_starts, np.int64, ("C", "W"))
+    n, m, sizes = len(X), len(starts) - 1, np.diff(starts)
+    if m < 0 or starts[0] != 0 or starts[-1] != len(ids) or (sizes < 0).any():
+        raise ValueError("forget_starts must rise from 0 to the number of forget_ids")
+    if m and sizes.max() >= n:
+        raise ValueError("a pair must leave at least one row to retain")
+    everything, forgotten = (rows_of(X, y, np.empty(0), i) for i in (np.empty(0, np.int64), ids))
+    state = _Solver(lay, theta, anchor, mu, inverse, m)
+    active = np.arange(m)
+    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[
+        :, :-1
+    ]  # one pass serves all: they start alike
+    state.g[:] = state.gradients(forgotten, n, starts, full, state.w, active)
+    norm, steps, length = np.linalg.norm(state.g, axis=1), np.zeros(m, np.int64), np.ones(m)
+    for _ in range(max_steps):
+        active = active[norm[active] > tol]
+        if not len(active):
+            break
+        fresh = active[length[active] == 1.0]
+        state.directions(fresh)
+        trial = state.w[active] + length[active, None] * state.q[active]
+        full = padded_sums(everything, n, trial, lay, want_loss=False)[:, :-1]
+        g = state.gradients(forgotten, n, starts, full, trial, active)
+        new = np.linalg.norm(g, axis=1)
+        steps[active] += 1
+        # a step may raise the gradient once curvature is known; it must not run away
+        good = new <= 0.9 * norm[active]
+        worse, i = active[~good], active[good]
+        state.remember(i, trial[good] - state.w[i], g[good] - state.g[i])
+        state.w[i], state.g[i], norm[i], length[i] = trial[good], g[good], new[good], 1.0
+        length[worse] *= 0.5
+        state.kept[worse] = 0
+    return AnchoredPairs(np.ascontiguousarray(state.w[:, lay.where]), norm, steps)

@@ -1,0 +1,286 @@
+"""A small MLP (one hidden layer): loss, gradient and logits of many rows, many parameter vectors in one pass.
+
+theta (p,) float64 = [W1 (h, d) row by row, b1 (h), W2 (o, h) row by row, b2 (o)], where o = 1 logit for two classes and
+o = C for more; activation "tanh" or "relu". Losses are log-losses; sums run over rows, nothing is penalised here.
+Sums are taken block by block in an order that does not depend on the number of threads: results are bit-identical.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.mlp.block import Shape, places
+from l2ul_kernels.mlp.block_calls import far_blocks, far_forward, far_gradient, far_load
+from l2ul_kernels.mlp.plain import few_gradient
+from l2ul_kernels.simd.gemm import lanes
+
+#: Rows per block: the block, its transpose and the activations stay in the first two cache levels (tried 32 to 256).
+BLOCK = 64
+#: Rows whose sums are taken one after another; fixed, because it fixes the order of additions.
+CHUNK = 32 * BLOCK
+#: Parameter vectors that share one loaded block.
+GROUP = 16
+#: Bytes of partial sums kept at once.
+PARTIAL_BYTES = 64 << 20
+#: Up to this many rows a plain loop is faster than padding a block.
+FEW = 16
+ACTIVATIONS = ("tanh", "relu")
+MAX_CLASSES = 256
+
+
+class Layout(NamedTuple):
+    """Sizes of one MLP and where its parameters lie among the padded ones of the kernels (see mlp_block)."""
+
+    d: int
+    h: int
+    o: int
+    relu: int
+    size: int
+    dp: int
+    padded: int
+    where: NDArray[np.int64]
+
+    def shape(self, block: int) -> Shape:
+        return Shape(self.d, self.h, self.o, block, self.dp, self.relu)
+
+    def pad(self, theta: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
+        """(..., p) -> (..., padded)."""
+        out = np.zeros((*theta.shape[:-1], self.padded), dtype)
+        out[..., self.where] = theta
+        return out
+
+
+def mlp_size(d: int, h: int = 10, n_classes: int = 2) -> int:
+    """Number of parameters: h (d + 1) + o (h + 1)."""
+    o = 1 if n_classes == 2 else n_classes
+    return h * (d + 1) + o * (h + 1)
+
+
+@lru_cache(maxsize=64)
+def layout(d: int, h: int, n_classes: int, activation: str, itemsize: int = 8) -> Layout:
+    """Layout of an MLP for kernels that compute in floats of `itemsize` bytes."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if d < 1 or h < 1:
+        raise ValueError(f"an MLP needs at least one feature and one hidden unit, got d={d} and h={h}")
+    o, width = 1 if n_classes == 2 else n_classes, lanes(itemsize)
+    dp = -(-(d + 1) // width) * width
+    padded = -(-(h * dp + o * h + o) // width) * width
+    first = np.arange(h)[:, None] * dp
+    where = np.concatenate([(first + np.arange(d)).ravel(), first[:, 0] + d, h * dp + np.arange(o * h + o)])
+    where.setflags(write=False)
+    return Layout(d, h, o, int(activation == "relu"), len(where), dp, padded, where)
+
+
+def check_data(X: ArrayLike, y: ArrayLike | None, n_classes: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """X (n, d) float32 or float64, C-contiguous, and labels as uint8; without y zeros."""
+    if not 2 <= n_classes <= MAX_CLASSES:
+        raise ValueError(f"n_classes must be from 2 to {MAX_CLASSES}, got {n_classes}")
+    X = np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"X must have shape (n, d), got {X.ndim} dimension(s)")
+    if X.dtype.kind not in "fiub" or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
+        raise TypeError(f"X must be float32, float64 or integers, got {X.dtype}")
+    X = np.ascontiguousarray(X, np.float32 if X.dtype == np.float32 else np.float64)
+    if y is None:
+        return X, np.zeros(len(X), np.uint8)
+    y = np.asarray(y)
+    if y.shape != (len(X),):
+        raise ValueError(f"y must have shape ({len(X)},) to match X, got {y.shape}")
+    if y.dtype.kind not in "iub":
+        raise TypeError(f"labels y must be integers, got {y.dtype}")
+    if len(y) and not (y.min() >= 0 and y.max() < n_classes):
+        raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {y.min()}..{y.max()}")
+    return X, np.require(y, np.uint8, ("C", "W"))
+
+
+def check_theta(theta: ArrayLike, lay: Layout) -> NDArray[np.float64]:
+    theta = np.ascontiguousarray(theta, np.float64)
+    if theta.ndim not in (1, 2) or theta.shape[-1] != lay.size:
+        raise ValueError(f"theta must have {lay.size} entries for d={lay.d}, h={lay.h}, got shape {theta.shape}")
+    return theta
+
+
+def check_ids(ids: ArrayLike | None, n: int) -> NDArray[np.int64]:
+    """Row ids as int64, all in 0 .. n - 1; None gives an empty array, which the kernels read as all rows."""
+    if ids is None:
+        return np.empty(0, np.int64)
+    ids = np.asarray(ids)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise TypeError("row ids must be a one-dimensional array of integers")
+    if ids.size and not (ids.min() >= 0 and ids.max() < n):
+        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
+    return np.require(ids, np.int64, ("C", "W"))
+
+
+def check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.empty(0)
+    weights = np.require(weights, np.float64, ("C", "W"))
+    if weights.shape != (n,):
+        raise ValueError(f"weights must have shape ({n},) to match X, got {weights.shape}")
+    return weights
+
+
+def rows_of(X: NDArray[Any], y: NDArray[np.uint8], weights: NDArray[np.float64], ids: NDArray[np.int64]) -> Any:
+    """What `load_block` reads. X goes by its address: read-only and mapped arrays need no code of their own."""
+    return X.ctypes.data, X.itemsize, y, weights, ids
+
+
+def scratch(lay: Layout, block: int, extra: int = 0, dtype: Any = np.float64) -> tuple[NDArray[Any], int]:
+    """(scratch of every thread, elements per thread) for blocks of `block` rows and `extra` elements more."""
+    lanes_line = 64 // np.dtype(dtype).itemsize
+    step = -(-(int(places.py_func(0, lay.shape(block)).end) + extra) // lanes_line) * lanes_line
+    return aligned_zeros(step * numba.get_num_threads(), dtype), step
+
+
+@kernel()
+def _sums(
+    first: int, last: int, thread: int, blocks: Any, rows: Any, items: Any, P: Any, padded: int, out: Any, S: Any,
+    step: int, shape: Any, want_loss: int,
+) -> None:  # fmt: skip
+    """Gradient sums and loss sum for items[first..last-1] = (first row, end, first vector, end, first line of out).
+
+    P (W, padded) and out (lines, padded + 1) are flat; each vector of an item adds to a line of its own.
+    """
+    B, width, s = shape.B, padded + 1, thread * step
+    for i in range(first, last):
+        end = items[i, 1]
+        for lo in range(items[i, 0], end, B):
+            far_load(blocks[0], S, s, shape, rows, lo, end)
+            for w in range(items[i, 2], items[i, 3]):
+                g = (items[i, 4] + w - items[i, 2]) * width
+                out[g + padded] += far_gradient(blocks[3], S, s, shape, P, w * padded, out, g, want_loss)
+
+
+def sums_of_items(
+    rows: Any, items: NDArray[np.int64], P: NDArray[np.float64], lay: Layout, lines: int, want_loss: bool
+) -> NDArray[np.float64]:
+    """(lines, padded + 1) of `_sums`."""
+    S, step = scratch(lay, BLOCK)
+    out = np.zeros((lines, lay.padded + 1))
+    what = (
+        far_blocks(S.dtype),
+        rows,
+        items,
+        P.reshape(-1),
+        lay.padded,
+        out.reshape(-1),
+        S,
+        step,
+        lay.shape(BLOCK),
+        int(want_loss),
+    )
+    share("mlp sums", _sums, len(items), *what)
+    return out
+
+
+def padded_sums(rows: Any, n: int, P: NDArray[np.float64], lay: Layout, want_loss: bool = True) -> NDArray[np.float64]:
+    """(W, padded + 1) gradient sums and loss sum over n rows (see `rows_of`) for padded parameters P (W, padded)."""
+    chunks, total = -(-n // CHUNK), np.zeros((len(P), lay.padded + 1))
+    at_once = max(1, PARTIAL_BYTES // (8 * (lay.padded + 1) * max(chunks, 1)))
+    for lo in range(0, len(P), at_once):
+        part = P[lo : lo + at_once]
+        items = np.array(
+            [
+                (c * CHUNK, min(n, (c + 1) * CHUNK), w, min(len(part), w + GROUP), c * len(part) + w)
+                for c in range(chunks)
+                for w in range(0, len(part), GROUP)
+            ],
+            np.int64,
+        ).reshape(-1, 5)
+        partial = sums_of_items(rows, items, part, lay, chunks * len(part), want_loss)
+        np.sum(partial.reshape(chunks, len(part), lay.padded + 1), axis=0, out=total[lo : lo + len(part)])
+    return total
+
+
+def mlp_sums(
+    X: ArrayLike,
+    y: ArrayLike,
+    theta: ArrayLike,
+    h: int = 10,
+    activation: str = "tanh",
+    n_classes: int = 2,
+    weights: ArrayLike | None = None,
+    ids: ArrayLike | None = None,
+    gradient_out: NDArray[np.float64] | None = None,
+) -> tuple[Any, NDArray[np.float64]]:
+    """(loss sum, gradient sum (p,)) over the rows of X (n, d) with labels y (n,), or over rows X[ids].
+
+    weights (n,) multiply the rows' losses. With theta (W, p) both are computed for W parameter vectors in one pass:
+    (W,) and (W, p). The gradient is added to gradient_out when given. A NaN in X or theta shows in the result.
+    """
+    X, y = check_data(X, y, n_classes)
+    lay = layout(X.shape[1], h, n_classes, activation)
+    theta = check_theta(theta, lay)
+    index, factors = check_ids(ids, len(X)), check_weights(weights, len(X))
+    many = theta.reshape(-1, lay.size)
+    n = len(X) if ids is None else len(index)
+    sums = padded_sums(rows_of(X, y, factors, index), n, lay.pad(many), lay)
+    gradient = np.ascontiguousarray(sums[:, lay.where]).reshape(theta.shape)
+    if gradient_out is not None:
+        if not isinstance(gradient_out, np.ndarray) or gradient_out.dtype != np.float64:
+            raise TypeError("gradient_out must be a float64 array")
+        if gradient_out.shape != theta.shape:
+            raise ValueError(f"gradient_out must have shape {theta.shape}, got {gradient_out.shape}")
+        gradient_out += gradient
+        gradient = gradient_out
+    loss = sums[:, lay.padded]
+    return (float(loss[0]) if theta.ndim == 1 else loss.copy()), gradient
+
+
+def mlp_gradient(
+    X: ArrayLike, y: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2
+) -> NDArray[np.float64]:
+    """Mean gradient (p,) of the rows' losses, without penalty; of no rows it is zero. Fast for single rows too."""
+    X, y = check_data(X, y, n_classes)
+    if len(X) > FEW:
+        return mlp_sums(X, y, theta, h, activation, n_classes)[1] / len(X)
+    lay = layout(X.shape[1], h, n_classes, activation)
+    theta, out = check_theta(theta, lay), np.zeros(lay.size)
+    if theta.ndim != 1:
+        raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
+    rows, ids, memory = X.astype(np.float64), np.arange(len(X)), np.empty(2 * (lay.h + lay.o))
+    what = (theta, lay.h, lay.o, lay.relu, memory, out)
+    ensure_compiled("mlp few", lambda: few_gradient(rows, y, ids[:0], *what))
+    few_gradient(rows, y, ids, *what)
+    return out / max(len(X), 1)
+
+
+@kernel()
+def _logits(
+    first: int, last: int, thread: int, blocks: Any, rows: Any, n: int, P: Any, out: Any, S: Any, step: int, shape: Any
+) -> None:
+    o, B, s = shape.o, shape.B, thread * step
+    z = places(s, shape).z
+    for block in range(first, last):
+        lo, hi = block * B, min(n, block * B + B)
+        far_load(blocks[0], S, s, shape, rows, lo, hi)
+        far_forward(blocks[1], S, s, shape, P, 0)
+        for i in range(lo, hi):
+            for c in range(o):
+                out[i, c] = S[z + c * B + i - lo]
+
+
+def mlp_logits(
+    X: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2
+) -> NDArray[np.float64]:
+    """Logits (n, o) of the rows X (n, d): o = 1 for two classes (positive means class 1), else one for every class."""
+    X, y = check_data(X, None, n_classes)
+    lay = layout(X.shape[1], h, n_classes, activation)
+    theta = check_theta(theta, lay)
+    if theta.ndim != 1:
+        raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
+    S, step = scratch(lay, BLOCK)
+    rows, out = rows_of(X, y, np.empty(0), np.empty(0, np.int64)), np.empty((len(X), lay.o))
+    what = (far_blocks(S.dtype), rows, len(X), lay.pad(theta), out, S, step, lay.shape(BLOCK))
+    share("mlp logits", _logits, -(-len(X) // BLOCK), *what)
+    return out

@@ -1,0 +1,1 @@
+"""Minibatch gradient descent of many models at once, noise, DeltaGrad."""

@@ -1,0 +1,319 @@
+"""Minibatch gradient descent in compiled code: whole runs, and DeltaGrad's replays of them, as one call each.
+
+Works for logistic regression ("lr"; theta as in logistic.py and softmax.py), least squares ("squares", theta and labels
+as binary logistic regression) and the MLP ("mlp", theta as in mlp.py), in float64. A run is given as `ids`, the rows
+batch by batch (None: as they lie), `starts` (batches + 1), and `order` (T,), the batch of every step. The objective is
+the mean loss of a batch + sum_k lam_k (theta_k - centre_k)^2 / 2. Results are bit-identical for any number of threads.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_kernels.codegen.jit import ensure_compiled
+from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.sgd import deltagrad
+from l2ul_kernels.sgd.minibatch import Engine, engine, padding
+from l2ul_kernels.sgd.noise import noise_rows
+from l2ul_kernels.threads import parallel_entry
+from l2ul_kernels.validate import check_xy, readable
+
+Float = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+#: Multiply-adds of noise below which starting other threads costs more than they save.
+NOISE_SERIAL = 2_000_000
+
+
+class Trace(NamedTuple):
+    """A run of T steps: the parameters after it (p,), and before each step W (T, size) with the mean data gradients
+    G (T, size) found there, both padded."""
+
+    theta: Float
+    W: Float
+    G: Float
+
+
+class Replay(NamedTuple):
+    """A replay: parameters (p,), how many steps were exact, by L-BFGS and copied, pairs kept, the new cache or None."""
+
+    theta: Float
+    exact: int
+    quasi: int
+    copied: int
+    pairs: int
+    trace: Trace | None
+
+
+def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ids | None, Ids, Ids]:
+    """ids (k,) in 0 .. n - 1, starts (batches + 1,) ascending from 0 to k, order (T,) in 0 .. batches - 1, as int64.
+
+    Without ids the last of starts may be any number of rows.
+    """
+    starts, order = readable(starts, np.int64), readable(order, np.int64)
+    if starts.ndim != 1 or order.ndim != 1 or len(starts) < 1:
+        raise ValueError("starts and order must have one dimension, starts at least one entry")
+    if ids is not None:
+        ids = readable(ids, np.int64)
+        if ids.ndim != 1:
+            raise ValueError("ids must have one dimension")
+        if ids.size and ids.view(np.uint64).max() >= n:  # negative ones are huge as unsigned
+            raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
+    end = min(int(starts[-1]), n) if ids is None else len(ids)
+    if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
+        raise ValueError(f"starts must ascend from 0 to {end}, the number of ids or rows")
+    if order.size and not (order.min() >= 0 and order.max() < len(starts) - 1):
+        raise ValueError(f"order must name batches in 0..{len(starts) - 2}, found {order.min()}..{order.max()}")
+    return ids, starts, order
+
+
+def check_rates(rates: ArrayLike, steps: int) -> Float:
+    """rates (steps,), or one number for all steps."""
+    rates = readable(rates, np.float64)
+    if rates.shape not in ((), (1,), (steps,)):
+        raise ValueError(f"rates must be one number or have shape ({steps},), got {rates.shape}")
+    return rates if rates.shape == (steps,) else np.full(steps, rates.item())
+
+
+def batch_weights(weights: Float, ids: Ids | None, starts: Ids) -> Float:
+    """(batches,) sum of the rows' weights in every batch."""
+    sums = np.zeros(len(starts) - 1)
+    some = np.flatnonzero(np.diff(starts))
+    if some.size:
+        by_visit = weights[: starts[-1]] if ids is None else weights[ids]
+        sums[some] = np.add.reduceat(by_visit, starts[some])
+    return sums
+
+
+class Descent:
+    """Gradient descent of one model on rows X (N, d) float32 or float64, y (N,) class indices.
+
+    lam: penalty, a number or (p,). centre: (p,) or None for zero. keep_scratch: for many short runs by one thread; the
+    scratch then holds copies of rows between them.
+    """
+
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        kind: str = "lr",
+        n_classes: int = 2,
+        h: int = 10,
+        activation: str = "tanh",
+        lam: ArrayLike = 0.0,
+        centre: ArrayLike | None = None,
+        keep_scratch: bool = False,
+    ) -> None:
+        self.keep_scratch = keep_scratch
+        self.X, self.y = check_xy(X, y, n_classes)
+        if self.y.dtype != np.uint8:
+            raise ValueError(f"at most 256 classes are supported, got {n_classes}")
+        self.pad = padding(kind, self.X.shape[1], n_classes, h, activation)
+        self.size = len(self.pad.where)
+        self.lam = self._padded(np.broadcast_to(np.asarray(lam, np.float64), (self.size,)), "lam")
+        self.centre = self._padded(np.zeros(self.size) if centre is None else centre, "centre")
+        if not (self.lam >= 0).all():
+            raise ValueError("lam must not be negative")
+        self._last: Any = (None, None)  # sizes of the latest run without weights, and its scratch
+
+    def _padded(self, theta: ArrayLike, name: str) -> Float:
+        theta, out = np.asarray(theta, np.float64), np.zeros(self.pad.size)
+        if theta.shape != (self.size,):
+            raise ValueError(f"{name} must have shape ({self.size},), got {theta.shape}")
+        out[self.pad.where] = theta
+        return out
+
+    def _weights(self, weights: ArrayLike | None) -> Float:
+        if weights is None:
+            return np.empty(0)
+        weights = readable(weights, np.float64)
+        if weights.shape != (len(self.X),):
+            raise ValueError(f"weights must have shape ({len(self.X)},), one for every row of X, got {weights.shape}")
+        return weights
+
+    @cached_property
+    def _all(self) -> Ids:
+        """The row of every visit when rows are taken as they lie."""
+        return np.arange(len(self.X))
+
+    def _engine(self, ids: Ids | None, starts: Ids, weights: Float, workers: int | None, largest: int = 0) -> Engine:
+        largest = max(largest, int(np.diff(starts).max(initial=0)))
+        count = numba.get_num_threads() if workers is None else workers
+        visits, key = self._all if ids is None else ids, (largest, count, ids is None)
+        if self.keep_scratch and not weights.size and key == self._last[0]:
+            return self._last[1]._replace(ids=visits)
+        made = engine(self.pad, self.X, self.y, weights, visits, ids is None, largest, count)
+        if self.keep_scratch and not weights.size:
+            self._last = (key, made)
+        return made
+
+    def train(
+        self,
+        start: ArrayLike,
+        ids: ArrayLike | None,
+        starts: ArrayLike,
+        order: ArrayLike,
+        rates: ArrayLike,
+        adam: bool = False,
+        weights: ArrayLike | None = None,
+        extra: ArrayLike | None = None,
+        extra_weight: float = 0.0,
+        keep: float = 1.0,
+        trace: bool = False,
+        workers: int | None = None,
+        restart: int = 0,
+    ) -> Trace:
+        """T steps from start (p,) at rates (T,) or one rate: plain gradient steps, or Adam.
+
+        weights (N,) multiply rows; a batch's gradient is its weighted mean times `keep`, and a batch without weight is
+        passed over. extra (T, 2): ranges of ids whose mean gradient, without weights, is added in each step,
+        times extra_weight.
+        `workers` bounds the threads. W and G of the answer are empty without `trace`. Adam begins anew at step
+        `restart`.
+        """
+        ids, starts, order = check_batches(ids, starts, order, len(self.X))
+        u = self._padded(start, "start")
+        steps = len(order)
+        rates = check_rates(rates, steps)
+        factors = self._weights(weights)
+        sums = np.diff(starts).astype(np.float64) if weights is None else batch_weights(factors, ids, starts)
+        if (sums < 0).any():
+            raise ValueError("the weights of a batch must not sum to less than zero")
+        scales = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0) * keep
+        ranges, more, longest = np.empty((0, 2), np.int64), np.empty(0), 0
+        if extra is not None:
+            ranges = readable(extra, np.int64)
+            if ranges.shape != (steps, 2):
+                raise ValueError(f"extra must have shape ({steps}, 2), got {ranges.shape}")
+            if ranges.size and not (ranges.min() >= 0 and ranges.max() <= starts[-1]):
+                raise ValueError(f"extra must name ranges of the {starts[-1]} ids")
+            lengths = ranges[:, 1] - ranges[:, 0]
+            more = np.divide(extra_weight, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
+            longest = int(lengths.max(initial=0))
+        E = self._engine(ids, starts, factors, workers, longest)
+        F = E._replace(weights=np.empty(0)) if factors.size else E
+        cache = [np.zeros((steps if trace else 0, self.pad.size)) for _ in range(2)]
+        work = np.zeros((4, self.pad.size))
+
+        def run(order: Ids) -> None:
+            what = (scales, ranges, more, self.lam, self.centre, int(adam), int(restart), u, work, *cache)
+            deltagrad.train(E, F, starts, order, rates, *what)
+
+        ensure_compiled("sgd train", lambda: run(order[:0]))
+        self._run(E, lambda: run(order))
+        return Trace(u[self.pad.where], *cache)
+
+    def replay(
+        self,
+        trace: Trace,
+        forget: ArrayLike,
+        ids: ArrayLike | None,
+        starts: ArrayLike,
+        order: ArrayLike,
+        rates: ArrayLike,
+        weights: Float,
+        memory: int = 2,
+        burn_in: int = 20,
+        period: int = 5,
+        limit: float = 0.0,
+        hessian: ArrayLike | None = None,
+        published: bool = False,
+        keep_trace: bool = False,
+        workers: int | None = None,
+    ) -> Replay:
+        """The run of `trace` again, without the rows `forget` (positions in ids, sorted): DeltaGrad.
+
+        weights (N,): 1 for rows of the cached run, 0 for others; while this runs, 0 for the rows to forget as well.
+        An exact gradient in the first burn_in steps after the paths part and in every `period`-th one after that; else
+        the cached gradient, moved by L-BFGS with `memory` pairs (or by the constant `hessian` (p, p), if given). With
+        limit > 0 a step is exact too where L-BFGS would stretch by more than that.
+        """
+        ids, starts, order = check_batches(ids, starts, order, len(self.X))
+        if memory < 0 or period < 1 or burn_in < 0:
+            raise ValueError(f"memory >= 0, burn_in >= 0, period >= 1 needed, got {memory}, {burn_in}, {period}")
+        steps, size, m = len(order), self.pad.size, memory
+        if trace.W.shape != (steps, size) or trace.G.shape != (steps, size):
+            raise ValueError(f"the trace must have {steps} steps, got {len(trace.W)}")
+        rates = check_rates(rates, steps)
+        factors, places = self._weights(weights), readable(forget, np.int64)
+        gone = places if ids is None else ids[places]
+        full = batch_weights(factors, ids, starts).astype(np.int64)
+        bounds = np.searchsorted(places, starts).astype(np.int64)
+        curvature = np.zeros((0, 0))
+        if hessian is not None:
+            curvature = np.zeros((size, size))
+            curvature[np.ix_(self.pad.where, self.pad.where)] = hessian
+        E = self._engine(ids, starts, factors, workers)
+        F = self._engine(gone, bounds, np.empty(0), workers)
+        u = trace.W[0].copy() if steps else np.zeros(size)
+        pairs = np.zeros((2, m, size))
+        cache = [np.zeros((steps if keep_trace else 0, size)) for _ in range(2)]
+        scratch = (np.zeros((2 * m, 2 * m)), np.zeros(2 * m, np.int64), np.zeros(2 * m), np.zeros((5, size)))
+        counts = np.zeros(4, np.int64)
+
+        def run(order: Ids) -> None:
+            deltagrad.replay(
+                E, F, starts, bounds, full, order, rates, trace.W, trace.G, self.lam, self.centre, burn_in, period,
+                limit, curvature, int(published), pairs[0], pairs[1], *scratch, u, counts, *cache,
+            )  # fmt: skip
+
+        ensure_compiled("sgd replay", lambda: run(order[:0]))
+        before = factors[gone]
+        factors[gone] = 0.0
+        try:
+            self._run(E, lambda: run(order))
+        finally:
+            factors[gone] = before
+        theta = u[self.pad.where]
+        new = Trace(theta, *cache) if keep_trace else None
+        return Replay(theta, int(counts[0]), int(counts[1]), int(counts[2]), int(counts[3]), new)
+
+    def _run(self, E: Engine, call: Any) -> None:
+        if E.workers > 1 and len(E.partial) > self.pad.size:
+            with parallel_entry():
+                call()
+        else:
+            call()
+
+
+def error_noise(
+    start: ArrayLike,
+    labels: ArrayLike,
+    theta: ArrayLike,
+    kind: str = "lr",
+    n_classes: int = 2,
+    h: int = 10,
+    activation: str = "tanh",
+    steps: int = 40,
+    rate: float = 0.1,
+    penalty: float = 0.1,
+) -> tuple[Float, Float]:
+    """(rows (n, d), log-losses (n, steps + 1)): noise that the model theta gets as wrong as `penalty` allows.
+
+    From start (n, d), `steps` steps of Adam minimise the mean of -loss(row, label) + penalty |row|^2; theta stays.
+    """
+    rows, y = np.array(start, np.float64), readable(labels, np.int64)
+    if rows.ndim != 2 or y.shape != (len(rows),):
+        raise ValueError(f"start must be (n, d) and labels (n,), got {rows.shape} and {y.shape}")
+    if y.size and not (y.min() >= 0 and y.max() < n_classes):
+        raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {y.min()}..{y.max()}")
+    pad = padding(kind, rows.shape[1], n_classes, h, activation)
+    if kind == "squares":
+        raise ValueError("noise is made against a log-loss")
+    theta, units = readable(theta, np.float64), pad.shape.h
+    if theta.shape != (len(pad.where),):
+        raise ValueError(f"theta must have shape ({len(pad.where)},), got {theta.shape}")
+    losses = np.zeros((len(rows), steps + 1))
+    memory = np.zeros((numba.get_num_threads(), 5, max(rows.shape[1], units, pad.shape.o)))
+    what = (rows, y, theta, units, pad.shape.o, int(activation == "relu"), int(steps), float(rate), float(penalty))
+    cost = rows.size * steps * max(units, 1) * pad.shape.o
+    share("sgd noise", noise_rows, len(rows), *what, memory, losses, threads=1 if cost < NOISE_SERIAL else None)
+    return rows, losses
+
+
+__all__ = ["Descent", "Replay", "Trace", "error_noise"]

@@ -1,0 +1,261 @@
+"""The gradient of one minibatch, for linear models and the MLP alike: what every compiled training loop is made of.
+
+Parameters are *padded* here. Linear models: one line of `width` numbers per output, [coef (d), intercept, zeros]; the
+MLP: see mlp_block. A batch is summed in chunks of CHUNK rows and the chunks are added in order, so that the sum does
+not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import prange, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.mlp.block import Shape
+from l2ul_kernels.mlp.block_calls import far_blocks, far_gradient, far_load
+from l2ul_kernels.mlp.model import Layout, layout, scratch
+from l2ul_kernels.simd.columns import PAD, add_dots, exp_negative, gather_rows, padded, residuals, scores, width_of
+from l2ul_kernels.simd.gemm import stay_one
+
+LOGISTIC, SOFTMAX, SQUARES, MLP = 0, 1, 2, 3
+KINDS = ("lr", "squares", "mlp")
+
+#: Rows per chunk: some 15 us of a linear model's work, 60 us of the MLP's; starting threads takes about 5.
+CHUNK = 1024
+#: Rows that are transposed (linear models: as in _sums) or run through the MLP at a time.
+TILE = 128
+BLOCK = 64
+
+
+class Engine(NamedTuple):
+    """Rows, model and scratch memory, as the kernels see them. weights (N,) or (0,) go by row, ids (n,) by visit.
+
+    plain: visit i is row i, so that labels and weights can be read as they lie.
+    """
+
+    kind: int
+    load: int
+    gradient: int
+    at: int
+    itemsize: int
+    y: NDArray[np.uint8]
+    weights: NDArray[np.float64]
+    ids: NDArray[np.int64]
+    plain: int
+    rows: NDArray[np.int64]
+    d: int  # the fields of a Shape: parallel loops cannot pass a tuple in a tuple
+    h: int
+    o: int
+    B: int
+    dp: int
+    relu: int
+    width: int
+    S: NDArray[np.float64]
+    step: int
+    columns: NDArray[np.float64]
+    values: NDArray[np.float64]
+    partial: NDArray[np.float64]
+    workers: int
+    sum: int
+
+
+@kernel()
+def _errors(kind: int, values: Any, o: int, last: int) -> None:
+    """Scores values[:o] -> weighted derivatives of the rows' losses; values[o:] hold labels, weights and scratch."""
+    labels, weight, spare, end = values[o], values[o + 1], values[o + 2], np.uint64(last)
+    if kind == LOGISTIC:
+        slope = values[o + 3]  # into the scores' own place it would run row by row
+        residuals(values[0], labels, 0, last, slope, spare)
+        for i in range(end):
+            values[0, i] = slope[i] * weight[i]
+        return
+    if kind == SQUARES:
+        for i in range(end):
+            values[0, i] -= labels[i]
+    else:
+        for i in range(end):
+            spare[i] = values[0, i]
+        for c in range(1, o):
+            for i in range(end):
+                spare[i] = max(spare[i], values[c, i])
+        for c in range(o):
+            for i in range(end):
+                values[c, i] = exp_negative(values[c, i] - spare[i])
+        for i in range(end):
+            spare[i] = 0.0
+        for c in range(o):
+            for i in range(end):
+                spare[i] += values[c, i]
+        for c in range(o):
+            for i in range(end):
+                values[c, i] = values[c, i] / spare[i] - (1.0 if labels[i] == c else 0.0)
+    for c in range(o):
+        for i in range(end):
+            values[c, i] *= weight[i]
+
+
+@kernel()
+def _linear_chunk(E: Any, slot: int, lo: int, hi: int, P: Any, g: int) -> None:
+    """Add the gradient sum over the visits lo..hi at P to E.partial from element g."""
+    columns, values, width, o = E.columns[slot], E.values[slot], E.width, E.o
+    labels, weight = values[o], values[o + 1]
+    for first in range(lo, hi, TILE):
+        n = min(TILE, hi - first)
+        last = -(-n // PAD) * PAD
+        if E.plain and len(E.weights):
+            from_row, rows = np.uint64(first), E.rows[slot]  # E.ids would be one more array to read
+            for i in range(np.uint64(n)):
+                rows[i] = from_row + i
+            gather_rows(E.at, E.itemsize, E.d, rows, 0, n, columns)
+            for i in range(np.uint64(n)):
+                labels[i] = E.y[from_row + i]
+            for i in range(np.uint64(n)):
+                weight[i] = E.weights[from_row + i]
+        else:
+            gather_rows(E.at, E.itemsize, E.d, E.ids, first, first + n, columns)
+            for i in range(n):
+                row = E.ids[first + i]
+                labels[i] = E.y[row]
+                weight[i] = E.weights[row] if len(E.weights) else 1.0
+        for i in range(n, last):
+            labels[i] = 0.0
+            weight[i] = 0.0
+        for c in range(o):
+            scores(columns, P[c * width : (c + 1) * width], 0, last, values[c])
+        _errors(E.kind, values, o, last)
+        for c in range(o):
+            add_dots(columns, values[c], 0, last, E.partial[g + c * width : g + (c + 1) * width])
+
+
+@kernel()
+def _chunk(E: Any, slot: int, c: int, lo: int, hi: int, P: Any) -> None:
+    """Line c of E.partial = gradient sum over the visits lo..hi."""
+    stay_one()
+    size = len(P)
+    for k in range(c * size, (c + 1) * size):
+        E.partial[k] = 0.0
+    if E.kind == MLP:
+        rows, shape = (E.at, E.itemsize, E.y, E.weights, E.ids), Shape(E.d, E.h, E.o, E.B, E.dp, E.relu)
+        for first in range(lo, hi, BLOCK):
+            far_load(E.load, E.S, slot * E.step, shape, rows, first, hi)
+            far_gradient(E.gradient, E.S, slot * E.step, shape, P, 0, E.partial, c * size, 0)
+    else:
+        _linear_chunk(E, slot, lo, hi, P, c * size)
+
+
+@kernel(parallel=True)
+def _chunks_at_once(E: Any, lo: int, hi: int, chunks: int, P: Any) -> None:
+    for w in prange(E.workers):
+        for c in range(w, chunks, E.workers):
+            _chunk(E, w, c, lo + c * CHUNK, min(lo + (c + 1) * CHUNK, hi), P)
+
+
+@kernel()
+def _batch_sum(E: Any, lo: int, hi: int, P: Any, G: Any) -> None:
+    """G (size,) = weighted sum of the gradients of the visits lo..hi at P (size,)."""
+    chunks, size = -(-(hi - lo) // CHUNK), len(P)
+    if chunks > 1 and E.workers > 1:
+        _chunks_at_once(E, lo, hi, chunks, P)
+    else:
+        for c in range(chunks):
+            _chunk(E, 0, c, lo + c * CHUNK, min(lo + (c + 1) * CHUNK, hi), P)
+    for k in range(size):
+        G[k] = 0.0
+    for c in range(chunks):
+        for k in range(size):
+            G[k] += E.partial[c * size + k]
+
+
+@intrinsic
+def batch_sum(typingctx: Any, E: Any, lo: Any, hi: Any, P: Any, G: Any) -> Any:
+    """_batch_sum by its address E.sum: compiled once, not once for every loop that uses it (see mlp_far)."""
+    names = E.fields
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        function = context.call_conv.get_function_type(types.none, signature.args)
+        address = builder.extract_value(args[0], names.index("sum"))
+        pointer = builder.inttoptr(address, function.as_pointer())
+        context.call_conv.call_function(builder, pointer, types.none, signature.args, args)
+        return context.get_dummy_value()
+
+    return types.none(E, types.int64, types.int64, P, G), codegen
+
+
+_addresses: dict[tuple[bool, ...], int] = {}
+
+
+def _address(E: Engine) -> int:
+    """Where the compiled _batch_sum is. Engines differ in type only by which arrays may be written."""
+    key = tuple(a.flags.writeable for a in E if isinstance(a, np.ndarray))
+    if key not in _addresses:
+        _addresses[key] = _compiled_address(E)
+    return _addresses[key]
+
+
+def _compiled_address(E: Engine) -> int:
+    flat = numba.typeof(np.empty(0))
+    sig = (numba.typeof(E), types.int64, types.int64, flat, flat)
+    ensure_compiled("sgd batch", lambda: _batch_sum.compile(sig))
+    compiled = _batch_sum.overloads[sig]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+
+
+class Padding(NamedTuple):
+    """Sizes of a model and where its parameters (p,) lie among the padded ones (size,)."""
+
+    kind: int
+    shape: Shape
+    width: int
+    size: int
+    where: NDArray[np.int64]
+    lay: Layout | None
+
+
+@lru_cache(maxsize=64)
+def padding(kind: str, d: int, n_classes: int, h: int, activation: str) -> Padding:
+    """The padding of a model: "lr" (binary or softmax), "squares" (one output, least squares) or "mlp"."""
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if kind == "mlp":
+        lay = layout(d, h, n_classes, activation)
+        return Padding(MLP, lay.shape(BLOCK), 0, lay.padded, lay.where, lay)
+    if kind == "squares" and n_classes != 2:
+        raise ValueError(f"least squares has one output: labels 0 and 1, got {n_classes} classes")
+    o = 1 if n_classes == 2 else n_classes
+    width = width_of(d + 1)
+    lines = np.arange(o)[:, None] * width
+    where = np.concatenate([(lines + np.arange(d)).ravel(), lines[:, 0] + d])
+    code = SQUARES if kind == "squares" else LOGISTIC if o == 1 else SOFTMAX
+    return Padding(code, Shape(d, 0, o, TILE, 0, 0), width, o * width, where, None)
+
+
+def engine(
+    pad: Padding, X: NDArray[Any], y: NDArray[np.uint8], weights: NDArray[np.float64], ids: NDArray[np.int64],
+    plain: bool, largest: int, workers: int,
+) -> Engine:  # fmt: skip
+    """Scratch for batches of at most `largest` visits around the rows X (N, d), y (N,)."""
+    chunks = max(1, -(-largest // CHUNK))
+    workers = max(1, min(workers, chunks))
+    load = gradient = step = 0
+    S, columns, values = np.zeros(0), np.zeros((0, 0, 0)), np.zeros((0, 0, 0))
+    if pad.lay is not None:
+        load, _, _, gradient = far_blocks(np.float64)
+        S, step = scratch(pad.lay, BLOCK)
+        S = aligned_zeros(step * workers)
+    else:
+        columns = aligned_zeros((workers, pad.width, padded(TILE)))
+        values = aligned_zeros((workers, pad.shape.o + 4, padded(TILE)))
+    made = Engine(
+        pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, int(plain),
+        np.zeros((workers, TILE), np.int64), *pad.shape, pad.width, S, step, columns, values,
+        np.zeros(chunks * pad.size), workers, 0,
+    )  # fmt: skip
+    return made._replace(sum=_address(made))

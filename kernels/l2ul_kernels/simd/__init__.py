@@ -1,0 +1,1 @@
+"""Vectorised building blocks: products, elementwise functions, sums of rows, Cholesky."""

@@ -1,0 +1,1 @@
+"""Isolation partitions: nearest seeds, cells, counts."""
