@@ -79,7 +79,7 @@ asv-smoke: venv
 bench-smoke: asv-check bench-pytest-smoke
 
 perf-check: venv
-	$(BIN)/python -m l2ul_fast.perfcheck --base $(BASE) $(PERF_OPTIONS)
+	$(BIN)/python -m l2ul_fast.measure.perfcheck --base $(BASE) $(PERF_OPTIONS)
 
 perf-selftest: venv
 	$(BIN)/python tests/bench/perf_selftest.py $(PERF_OPTIONS)

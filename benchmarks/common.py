@@ -51,7 +51,7 @@ class Tracked:
 def growth(dataset):
     """MiB by which streaming ten times the rows raises a process's peak; always stand-ins."""
     from l2ul_fast.datasets.registry import get_info
-    from l2ul_fast.datasets.standin import make
+    from l2ul_fast.datasets.standin.rows import make
     from l2ul_fast.experiments.stream import memory_growth
 
     large = min(get_info(dataset).n, PROFILE.stream_rows)

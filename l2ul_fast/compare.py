@@ -17,9 +17,9 @@ import numpy as np
 from scipy import stats
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, read_records
 from l2ul_fast.report.common import RUN, bytes_text, group, median, seconds_text, tidy, value
 from l2ul_fast.report.run import environment_of, find_run
-from l2ul_fast.results import Record, read_records
 
 #: Fields that say what was measured; records that agree in them are runs of one cell.
 IDENTITY = (

@@ -185,7 +185,7 @@ class FileTable:
         *,
         coarse: bool = False,
     ) -> None:
-        from l2ul_fast.datasets.shards import Shards  # here: arrays need no h5py
+        from l2ul_fast.datasets.stream.shards import Shards  # here: arrays need no h5py
 
         if part not in ("train", "test", "all"):
             raise DataError(f'part must be "train", "test" or "all", got {part!r}')
@@ -218,7 +218,7 @@ class FileTable:
             self.y = np.searchsorted(self.classes, self.y).astype(np.uint8)
 
     def blocks(self) -> Iterator[Block]:
-        from l2ul_fast.datasets.stream import blocks
+        from l2ul_fast.datasets.stream.stream import blocks
 
         for first, X, _ in blocks(self.shards):
             keep = ~self.hidden[first : first + len(X)]

@@ -249,7 +249,7 @@ EDITS = [
         ("rng = np.random.default_rng(seed)", "rng = np.random.default_rng(0)"),
     ),
     *of(
-        "metrics/kl_margins.py", "metrics_population",
+        "metrics/klom.py", "metrics_population",
         ("CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-5, 20", "CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-3, 20"),
         ("CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-5, 20", "CLIP, EMPTY, MIN_MODELS = 20, 1e9, 1e-5, 20"),
         ("p * np.log(", "q * np.log("),

@@ -10,7 +10,7 @@ from test_baselines_universal import FORGET, OPTIONS, anchored, made
 from l2ul_fast import metrics
 from l2ul_fast.baselines import METHODS, Certified, DeltaGrad, DescentToDelete, Influence, Newton, Recipe, Retrain
 from l2ul_fast.baselines.base import hessian_of, penalty_strength, steepest
-from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import FileTable, in_memory

@@ -16,7 +16,7 @@ from l2ul_fast.experiments.contenders import ALL_METHODS, DEFAULT, HEADS, Scratc
 from l2ul_fast.experiments.jobs import DATASETS, Job, dataset_file, run_jobs
 from l2ul_fast.experiments.methods import Arena, compare
 from l2ul_fast.experiments.reproduce import find
-from l2ul_fast.results import Run, read_records
+from l2ul_fast.measure.records import Run, read_records
 from l2ul_fast.tables import ArrayTable
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.datasets.chunks import chunk_buffer, fletcher32, is_plain, read_chunk, write_chunk
+from l2ul_fast.datasets.file.chunks import chunk_buffer, fletcher32, is_plain, read_chunk, write_chunk
 
 
 def hdf5_checksum(data: np.ndarray) -> int:

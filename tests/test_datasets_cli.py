@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from l2ul_fast.cli.data import app, progress_bar
-from l2ul_fast.datasets.hdf5 import DatasetWriter, dataset_path
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter, dataset_path
 
 
 def run(*args):
@@ -79,7 +79,7 @@ def test_verify_of_a_damaged_file_fails(folders):
 
 def test_make_calls_the_generator(folders, monkeypatch):
     _, data = folders
-    monkeypatch.setitem(sys.modules, "l2ul_fast.datasets.standin", types.SimpleNamespace(make=make_standin))
+    monkeypatch.setitem(sys.modules, "l2ul_fast.datasets.standin.rows", types.SimpleNamespace(make=make_standin))
     code, out, _ = run("make", "magic", "--rows", 30, "--seed", 4, "--data-dir", data, "--json")
     made = json.loads(out)
     assert code == 0
@@ -109,7 +109,7 @@ def test_interrupt(folders, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["l2ul_fast.datasets.convert"], "convert", interrupted)
+    monkeypatch.setattr(sys.modules["l2ul_fast.datasets.text.convert"], "convert", interrupted)
     code, _, err = run("convert", "susy")
     assert code == 130
     assert err == "interrupted: nothing half-written was kept\n"

@@ -15,10 +15,10 @@ import pytest
 import requests
 
 from l2ul_fast.datasets import registry
-from l2ul_fast.datasets.convert import convert
-from l2ul_fast.datasets.fetch import fetch
-from l2ul_fast.datasets.hdf5 import open_dataset, verify
+from l2ul_fast.datasets.file.hdf5 import open_dataset, verify
 from l2ul_fast.datasets.registry import REGISTRY, RawFile
+from l2ul_fast.datasets.text.convert import convert
+from l2ul_fast.datasets.text.fetch import fetch
 from l2ul_fast.errors import DataError
 
 MAGIC = b"1,2,3,4,5,6,7,8,9,10,g\n" * 3 + b"2,3,4,5,6,7,8,9,10,11,h\n" * 2
@@ -160,7 +160,7 @@ def test_killed_while_converting_then_run_again(small_magic, folders):
     before = convert("magic", raw, data, subset=True).read_bytes()
     script = """
         import sys, time
-        from l2ul_fast.datasets.convert import convert
+        from l2ul_fast.datasets.text.convert import convert
         def stop_here(done, total):
             print("half", flush=True)
             time.sleep(600)

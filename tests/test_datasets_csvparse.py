@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.datasets.csvparse import LABEL, PAD, Layout, LineError, exact_float32, parse_block, slow_row
-from l2ul_fast.datasets.textstream import parse_text
+from l2ul_fast.datasets.text.blocks import parse_text
+from l2ul_fast.datasets.text.csv import LABEL, PAD, Layout, LineError, exact_float32, parse_block, slow_row
 from l2ul_fast.errors import DataError
 
 ONE = Layout(1, ((0, 0), (1, 1)), (LABEL, 0))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.datasets import layout
-from l2ul_fast.datasets.hdf5 import CODECS, DatasetWriter, chunk_rows, open_dataset, verify
+from l2ul_fast.datasets.file import layout
+from l2ul_fast.datasets.file.hdf5 import CODECS, DatasetWriter, chunk_rows, open_dataset, verify
 from l2ul_fast.datasets.split import count_train, train_mask
 from l2ul_fast.errors import DataError
 
@@ -186,7 +186,7 @@ def test_disk_full(tmp_path):
     script = """
         import resource, sys
         import numpy as np
-        from l2ul_fast.datasets.hdf5 import DatasetWriter
+        from l2ul_fast.datasets.file.hdf5 import DatasetWriter
         from l2ul_fast.errors import DataError
         limit = int(sys.argv[2])
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -9,7 +9,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets.parsers import (
+from l2ul_fast.datasets.registry import SEPSIS_COLUMNS, SEPSIS_HOURLY
+from l2ul_fast.datasets.split import train_mask
+from l2ul_fast.datasets.text.formats import (
     ADULT_CATEGORIES,
     aggregate_patient,
     impute_train_median,
@@ -17,9 +19,7 @@ from l2ul_fast.datasets.parsers import (
     read_adult,
     read_rows,
 )
-from l2ul_fast.datasets.rawfiles import find_raw
-from l2ul_fast.datasets.registry import SEPSIS_COLUMNS, SEPSIS_HOURLY
-from l2ul_fast.datasets.split import train_mask
+from l2ul_fast.datasets.text.rawfiles import find_raw
 from l2ul_fast.errors import DataError
 
 MAGIC = b"28.7967,16.0021,2.6449,0.3918,0.1982,27.7004,22.011,-8.2027,40.092,81.8828,g\n1,2,3,4,5,6,7,8,9,10,h\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from l2ul_fast.datasets.parsers import ADULT_CATEGORIES, LAYOUTS
 from l2ul_fast.datasets.registry import REGISTRY, get_info
+from l2ul_fast.datasets.text.formats import ADULT_CATEGORIES, LAYOUTS
 from l2ul_fast.errors import DataError
 
 SHAPES = {

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 pytest.importorskip("distributed")
 
 from l2ul_fast import L2UL, distributed
-from l2ul_fast.datasets.hdf5 import DatasetWriter
-from l2ul_fast.datasets.manifest import Manifest, describe, expand, load
-from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter
+from l2ul_fast.datasets.stream.manifest import Manifest, describe, expand, load
+from l2ul_fast.datasets.stream.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import counts as counting
 from l2ul_fast.distributed.pairs import _Files, _opened, about_seconds, shares
 from l2ul_fast.errors import DataError, UserError
@@ -532,7 +532,7 @@ from l2ul_fast import distributed
 from l2ul_fast.distributed import counts
 def misses():
     from l2ul_kernels.voronoi import workers
-    from l2ul_fast.datasets import chunks
+    from l2ul_fast.datasets.file import chunks
     made = [v for v in [*vars(workers).values(), chunks._sums] if hasattr(v, "stats")]
     return [sum(sum(v.stats.cache_misses.values()) for v in made), sum(sum(v.stats.cache_hits.values()) for v in made)]
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import UserError
 from l2ul_fast.report.distributed import CostModel, check, far, page_part, rows
 from l2ul_fast.report.readme import replace_part

@@ -675,7 +675,7 @@ def test_predictions_of_numbers_are_expected_targets(model):
 
 @pytest.mark.parametrize("part", ["all", "train"])
 def test_a_file_is_fitted_like_its_standardised_rows(tmp_path, monkeypatch, part):
-    from l2ul_fast.datasets.hdf5 import DatasetWriter
+    from l2ul_fast.datasets.file.hdf5 import DatasetWriter
     from l2ul_fast.tables import FileTable
 
     for module in ("writer", "hdf5"):

@@ -11,7 +11,7 @@ import pytest
 from faults import crash_points, error_points, kill_at, traces
 from unlearners import curved_data, data_for, logistic_data, small
 
-from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.artifact import check_artifact, load_artifact, read_header, read_view, save_artifact

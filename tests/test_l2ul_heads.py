@@ -11,7 +11,7 @@ from unlearners import curved_data, kept, logistic_data, retrain, rho, small
 
 import l2ul_kernels as lk
 from l2ul_fast import L2UL
-from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import draw

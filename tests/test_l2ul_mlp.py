@@ -9,7 +9,7 @@ from unlearners import curved_data, kept, logistic_data, retrain, rho, small
 
 import l2ul_kernels as lk
 from l2ul_fast import L2UL
-from l2ul_fast.datasets.hdf5 import DatasetWriter
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.mlp import ANCHOR_WIDTH

@@ -7,7 +7,7 @@ import pytest
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.mlp import MLPModel
-from l2ul_fast.models.trust import bounded_step, trust_newton
+from l2ul_fast.models.trust_region import bounded_step, trust_newton
 
 
 def data(n, d=6, seed=0):
@@ -207,7 +207,7 @@ def test_accuracy_is_that_of_sklearn():
 @pytest.mark.skipif(not os.environ.get("L2UL_RAW_DIR"), reason="L2UL_RAW_DIR is not set")
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 def test_accuracy_on_magic_is_that_of_sklearn(tmp_path):
-    from l2ul_fast.datasets import convert
+    from l2ul_fast.datasets.text import convert
     from l2ul_fast.tables import FileTable, in_memory
 
     path = convert("magic", data_dir=tmp_path)

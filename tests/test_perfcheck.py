@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from l2ul_fast import perfcheck
 from l2ul_fast.cases import Work
 from l2ul_fast.cases.worker import turn
 from l2ul_fast.errors import UserError
-from l2ul_fast.perfcheck import Plan, judge, main, smoke_cells
-from l2ul_fast.perftrees import tree_of
+from l2ul_fast.measure import perfcheck
+from l2ul_fast.measure.perfcheck import Plan, judge, main, smoke_cells
+from l2ul_fast.measure.perftrees import tree_of
 
 ROOT = Path(__file__).parents[1]
 

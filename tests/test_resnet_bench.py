@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import resnet
+from l2ul_fast.measure.records import Run
 from l2ul_fast.report import resnet as report
 from l2ul_fast.resnet.train import Recipe
-from l2ul_fast.results import Run
 
 MICRO = replace(
     resnet.PROFILES["tiny"], rows=100, test_rows=60, tune_rows=40, eval_rows=60, recipe=Recipe(1, 25, 0.1),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Run, read_records, upgrade, write_atomic
+from l2ul_fast.measure.timing import Times, gain, interleave, stolen_seconds
 from l2ul_fast.report.readme import PARTS, replace_part
-from l2ul_fast.results import Run, read_records, upgrade, write_atomic
-from l2ul_fast.timing import Times, gain, interleave, stolen_seconds
 
 ROOT = Path(__file__).parent.parent
 
@@ -110,7 +110,7 @@ def test_old_records_are_read_under_honest_names():
 def test_no_old_name_is_a_method_of_today():
     """Or a fresh record would be renamed."""
     from l2ul_fast.experiments.contenders import ALL_METHODS
-    from l2ul_fast.results import RENAMED, RENAMED_NETWORKS
+    from l2ul_fast.measure.records import RENAMED, RENAMED_NETWORKS
 
     assert not set(ALL_METHODS) & (set(RENAMED) | set(RENAMED_NETWORKS))
     assert not set(RENAMED.values()) & set(ALL_METHODS)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from l2ul_fast.datasets import standin, standin_kernel
-from l2ul_fast.datasets.hdf5 import open_dataset
+from l2ul_fast.datasets.file.hdf5 import open_dataset
 from l2ul_fast.datasets.registry import REGISTRY
-from l2ul_fast.datasets.standin import generate, make
+from l2ul_fast.datasets.standin import kernel as standin_kernel
+from l2ul_fast.datasets.standin import rows as standin
+from l2ul_fast.datasets.standin.rows import generate, make
 from l2ul_fast.errors import DataError
 
 BALANCE = {  # share of class 1 in the complete real sets
@@ -56,7 +57,7 @@ def test_seeds_differ():
 
 def test_thread_count_does_not_matter(run_python):
     code = (
-        "import hashlib, numba; from l2ul_fast.datasets.standin import generate\n"
+        "import hashlib, numba; from l2ul_fast.datasets.standin.rows import generate\n"
         "X, y = generate('higgs', 0, 30_000); print(numba.get_num_threads(), end=' ')\n"
         "print(hashlib.sha256(X.tobytes() + y.tobytes()).hexdigest()[:16])"
     )
@@ -245,7 +246,7 @@ def correlation_error(X, Z):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", REGISTRY)
 def test_resembles_the_real_set(name):
-    from l2ul_fast.datasets.standin_fit import load_real
+    from l2ul_fast.datasets.standin.fit import load_real
 
     X, y = load_real(name)
     n = min(len(y), 100_000)

@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets import stream
-from l2ul_fast.datasets.cellstore import CellStore, stream_cells
-from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
-from l2ul_fast.datasets.rows import RowReader
-from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
+from l2ul_fast.datasets.file.gather import RowReader
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter, open_dataset
+from l2ul_fast.datasets.stream import stream
+from l2ul_fast.datasets.stream.cellstore import CellStore, stream_cells
+from l2ul_fast.datasets.stream.stream import Shards, blocks, sample_partitions, stream_counts
 from l2ul_fast.errors import DataError
 from l2ul_kernels import Partitions, assign_cells, cell_counts, pack_cells, threads
 
@@ -220,8 +220,8 @@ def test_a_killed_or_full_cell_store_leaves_the_old_one(tmp_path):
     old = path.read_bytes()
     code = f"""
 import os, resource, signal, sys
-from l2ul_fast.datasets.cellstore import stream_cells
-from l2ul_fast.datasets.stream import sample_partitions
+from l2ul_fast.datasets.stream.cellstore import stream_cells
+from l2ul_fast.datasets.stream.stream import sample_partitions
 from l2ul_fast.errors import DataError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 partitions = sample_partitions("a.h5", 100, 4, random_state=1)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.datasets.chunks import chunk_offsets
-from l2ul_fast.datasets.hdf5 import DatasetWriter, open_dataset
+from l2ul_fast.datasets.file.chunks import chunk_offsets
+from l2ul_fast.datasets.file.hdf5 import DatasetWriter, open_dataset
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory

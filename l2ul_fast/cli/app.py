@@ -32,7 +32,7 @@ app.command()(bench_paper.reproduce)
 @app.command()
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False) -> None:
     """Show what speed depends on here: cores by affinity, vector width, threading layer, versions, kernel cache."""
-    from l2ul_fast.environment import describe
+    from l2ul_fast.measure.environment import describe
 
     facts = describe()
     if as_json:

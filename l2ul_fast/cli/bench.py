@@ -17,7 +17,7 @@ from l2ul_fast.cli.bench_resnet import resnet
 from l2ul_fast.errors import UserError
 
 if TYPE_CHECKING:
-    from l2ul_fast.results import Run
+    from l2ul_fast.measure.records import Run
 
 app = typer.Typer(help="Measure: every candidate in turn in one run, medians with spread.", no_args_is_help=True)
 app.command()(distributed)
@@ -169,8 +169,8 @@ def thread_list(text: str | None) -> list[int] | None:
 
 def start(out: Path, fresh: bool) -> Run:
     """Open the run's folder and note the environment in it."""
-    from l2ul_fast.environment import describe
-    from l2ul_fast.results import Run
+    from l2ul_fast.measure.environment import describe
+    from l2ul_fast.measure.records import Run
 
     if fresh and out.exists():
         shutil.rmtree(out)

@@ -36,9 +36,9 @@ def distributed(
     if not 2 <= k <= cores:
         raise UserError(f"{k} workers cannot be compared with {k} threads of one process: there are {cores} core(s)")
     from l2ul_fast.experiments import distributed as experiment
+    from l2ul_fast.measure.records import write_atomic
     from l2ul_fast.report import distributed as report
     from l2ul_fast.report.readme import replace_part
-    from l2ul_fast.results import write_atomic
 
     run = start(out, fresh)
     with progress_bar() as bar:

@@ -133,7 +133,7 @@ def measure(options: dict[str, Any], folder: Path, threads: int, fresh: bool, sh
 
     run = start(folder, fresh)
     if not (folder / "options.json").exists():
-        from l2ul_fast.results import write_atomic
+        from l2ul_fast.measure.records import write_atomic
 
         write_atomic(folder / "options.json", json.dumps(options, indent=2) + "\n")
     setting = setting_from(options, threads)
@@ -194,9 +194,9 @@ def finish(folder: Path, as_json: bool, seconds: float) -> None:
     """The summary in the terminal and the report page."""
     from rich.console import Console
 
+    from l2ul_fast.measure.records import read_records
     from l2ul_fast.report.run import write_report
     from l2ul_fast.report.summary import terminal
-    from l2ul_fast.results import read_records
 
     records = read_records(folder)
     if as_json:
@@ -212,8 +212,8 @@ def finish(folder: Path, as_json: bool, seconds: float) -> None:
 
 def publish(folder: Path, root: Path) -> None:
     """Keep the run's medians and headline plot below root/docs and rewrite the README's tables from them."""
+    from l2ul_fast.measure.records import read_records
     from l2ul_fast.report import main, readme
-    from l2ul_fast.results import read_records
 
     main.keep(read_records(folder), root / "docs" / "main.jsonl")
     stderr.print(f"rewrote {', '.join(str(page) for page in readme.publish(root, 'main'))}")

@@ -68,7 +68,7 @@ def _expand(names: list[str]) -> list[str]:
 
 def _describe(path: Path) -> dict[str, Any]:
     """What a dataset file is; a file that cannot be used has `error` instead."""
-    from l2ul_fast.datasets.hdf5 import open_dataset
+    from l2ul_fast.datasets.file.hdf5 import open_dataset
 
     facts: dict[str, Any] = {"path": str(path), "bytes": path.stat().st_size}
     try:
@@ -91,9 +91,9 @@ def _size(count: int) -> str:
 @app.command("list")
 def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = False) -> None:
     """What is here: originals, and files labelled real, subset or stand-in."""
-    from l2ul_fast.datasets.layout import SUFFIXES, dataset_path, default_data_dir
-    from l2ul_fast.datasets.rawfiles import find_raw
+    from l2ul_fast.datasets.file.layout import SUFFIXES, dataset_path, default_data_dir
     from l2ul_fast.datasets.registry import REGISTRY
+    from l2ul_fast.datasets.text.rawfiles import find_raw
 
     with user_errors():
         table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
@@ -124,7 +124,7 @@ def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = Fals
 @app.command()
 def fetch(names: Names, raw_dir: RawDir = None, as_json: Json = False) -> None:
     """Download original files (checksummed where the sum is known)."""
-    from l2ul_fast.datasets.fetch import fetch as fetch_files
+    from l2ul_fast.datasets.text.fetch import fetch as fetch_files
 
     with user_errors():
         for name in _expand(names):
@@ -145,7 +145,7 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Turn original files into HDF5."""
-    from l2ul_fast.datasets.convert import convert as convert_file
+    from l2ul_fast.datasets.text.convert import convert as convert_file
 
     with user_errors():
         for name in _expand(names):
@@ -164,7 +164,7 @@ def make(
     as_json: Json = False,
 ) -> None:
     """Make stand-ins: synthetic rows of the same shape, labelled as such everywhere."""
-    from l2ul_fast.datasets.standin import make as make_file
+    from l2ul_fast.datasets.standin.rows import make as make_file
 
     with user_errors():
         for name in _expand(names):
@@ -188,8 +188,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Read files completely: checksums, NaN, labels, attributes. Exit code 1 if anything is wrong."""
-    from l2ul_fast.datasets.hdf5 import verify as verify_file
-    from l2ul_fast.datasets.layout import default_data_dir
+    from l2ul_fast.datasets.file.hdf5 import verify as verify_file
+    from l2ul_fast.datasets.file.layout import default_data_dir
 
     with user_errors():
         sound = True
@@ -205,7 +205,7 @@ def verify(
 
 def _targets(targets: list[str] | None, data_dir: Path) -> list[Path]:
     """Files meant by names (all files of that dataset) or paths."""
-    from l2ul_fast.datasets.layout import SUFFIXES, dataset_path
+    from l2ul_fast.datasets.file.layout import SUFFIXES, dataset_path
     from l2ul_fast.datasets.registry import REGISTRY
 
     paths = []

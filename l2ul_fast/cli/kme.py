@@ -75,9 +75,9 @@ def _alone(
     cells: Path | None, threads: int | None, manifest: Path | None,
 ) -> tuple[dict[str, Any], Any]:  # fmt: skip
     """(facts, counts) by this process."""
-    from l2ul_fast.datasets.cellstore import stream_cells
-    from l2ul_fast.datasets.manifest import Manifest, describe, is_url
-    from l2ul_fast.datasets.stream import Shards, sample_partitions, stream_counts
+    from l2ul_fast.datasets.stream.cellstore import stream_cells
+    from l2ul_fast.datasets.stream.manifest import Manifest, describe, is_url
+    from l2ul_fast.datasets.stream.stream import Shards, sample_partitions, stream_counts
     from l2ul_kernels import threads as budget
 
     for name in files:
@@ -129,7 +129,7 @@ def _spread(
 
 def _listed(files: list[str]) -> list[Any]:
     """The shards of a manifest, if that is what was named."""
-    from l2ul_fast.datasets.manifest import load
+    from l2ul_fast.datasets.stream.manifest import load
 
     names = [name for name in files if name.endswith(".json")]
     if names and len(files) > 1:

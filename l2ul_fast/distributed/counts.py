@@ -18,9 +18,9 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.datasets import stream
-from l2ul_fast.datasets.manifest import Manifest, Shard, checksum, describe, expand, is_url, open_shard
-from l2ul_fast.datasets.shards import Shards
+from l2ul_fast.datasets.stream import stream
+from l2ul_fast.datasets.stream.manifest import Manifest, Shard, checksum, describe, expand, is_url, open_shard
+from l2ul_fast.datasets.stream.shards import Shards
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.errors import DataError, UserError
 from l2ul_kernels import Partitions, available_cores, sample_row_ids, warmup
@@ -216,7 +216,7 @@ def stream_counts(
 
 def _load() -> None:
     """Compile or load what counting needs."""
-    from l2ul_fast.datasets.chunks import fletcher32
+    from l2ul_fast.datasets.file.chunks import fletcher32
 
     warmup(float64=False)
     fletcher32(np.zeros(8, np.uint8))

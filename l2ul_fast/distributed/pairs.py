@@ -68,7 +68,7 @@ class _Files(NamedTuple):
 
     @classmethod
     def of(cls, table: FileTable) -> _Files:
-        from l2ul_fast.datasets.cellstore import fingerprint
+        from l2ul_fast.datasets.stream.cellstore import fingerprint
 
         paths = tuple(str(path.resolve()) for path in table.shards.paths)
         hidden = None if table.whole_part else np.packbits(table.hidden).tobytes()
@@ -78,7 +78,7 @@ class _Files(NamedTuple):
 @functools.lru_cache(maxsize=2)
 def _opened(files: _Files) -> tuple[FileTable, Ids]:
     """The table and the numbers of its rows."""
-    from l2ul_fast.datasets.cellstore import fingerprint
+    from l2ul_fast.datasets.stream.cellstore import fingerprint
 
     table = FileTable(list(files.paths), files.part, coarse=files.coarse)
     if fingerprint(table.shards) != files.fingerprint:
@@ -111,8 +111,8 @@ def _make_some(plan: PairPlan, work: _Work) -> tuple[NDArray[Any], Fits]:
 
 def _load(model: Any, d: int, dtype: str) -> None:
     """Compile or load what making a pair needs, on rows of no meaning."""
-    from l2ul_fast.datasets import rows
-    from l2ul_fast.datasets.chunks import fletcher32
+    from l2ul_fast.datasets.file import gather as rows
+    from l2ul_fast.datasets.file.chunks import fletcher32
 
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, d)).astype(dtype), np.arange(40, dtype=np.uint8) % model.n_classes

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.stream import blocks
+from l2ul_fast.datasets.stream.stream import blocks
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.distributed.counts import describe_shards, opened_shard, spans
 from l2ul_fast.errors import UserError

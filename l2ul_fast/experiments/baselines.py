@@ -9,7 +9,7 @@ from l2ul_fast.experiments import retrain_speed
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.methods import Arena, chosen, compare
 from l2ul_fast.experiments.mlp import arena_of
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 
 REQUESTS = (("random", 1), ("random", 100), ("random", 1000))
 

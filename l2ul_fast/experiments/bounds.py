@@ -41,7 +41,7 @@ from l2ul_fast.experiments.parts import (
     score,
     unanchored,
 )
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import draw
 

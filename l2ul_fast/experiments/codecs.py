@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from l2ul_fast.datasets.layout import CODECS
-from l2ul_fast.datasets.standin import generate
-from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
-from l2ul_fast.datasets.writer import DatasetWriter
-from l2ul_fast.results import Record
-from l2ul_fast.timing import interleave
+from l2ul_fast.datasets.file.layout import CODECS
+from l2ul_fast.datasets.file.writer import DatasetWriter
+from l2ul_fast.datasets.standin.rows import generate
+from l2ul_fast.datasets.stream.stream import Shards, blocks, sample_partitions, stream_counts
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import interleave
 
 PIECE = 65536
 

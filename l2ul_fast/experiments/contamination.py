@@ -42,8 +42,8 @@ from l2ul_fast.experiments.parts import (
     pinned,
     unanchored,
 )
+from l2ul_fast.measure.records import Record
 from l2ul_fast.metrics.poison import poison_labels, recovery
-from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.l2ul import L2UL
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import METHODS, Answer, Baseline
+from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.timing import once
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.result import RetrainInstead, Unlearned, finite
 from l2ul_fast.unlearner.store import ArrayStore

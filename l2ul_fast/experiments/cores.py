@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from l2ul_fast.baselines import Retrain
-from l2ul_fast.datasets.standin import generate
+from l2ul_fast.datasets.standin.rows import generate
 from l2ul_fast.experiments.contenders import DEFAULT, quiet
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.parts import Numbers, numbers_of, pinned
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel
-from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.timing import interleave
 from l2ul_fast.unlearner.draw import draw_pairs
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_kernels import Partitions, cell_counts

@@ -20,9 +20,9 @@ from l2ul_fast.experiments.contenders import HEADS
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.methods import Arena, Ids, chosen, compare
 from l2ul_fast.experiments.mlp import arena_of
+from l2ul_fast.measure.records import Record
 from l2ul_fast.metrics import mia_chundawat2023, pooled_attack
 from l2ul_fast.metrics.value import Vector
-from l2ul_fast.results import Record
 
 REQUESTS = (("random", 1000),)
 #: The paper's methods and ours; the others add nothing but time.

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.results import Record, Run
+from l2ul_fast.measure.records import Record, Run
 from l2ul_fast.tables import ArrayTable, FileTable, in_memory
 
 #: The seven datasets in the order of the paper's figures.
@@ -82,11 +82,11 @@ def dataset_file(name: str, rows: int | None, raw_dir: Path | None, folder: Path
     The original comes first (a subset of it only if not `complete`), then a stand-in of `rows` rows (None: as many as
     the original has).
     """
-    from l2ul_fast.datasets.convert import convert
-    from l2ul_fast.datasets.layout import dataset_path
-    from l2ul_fast.datasets.rawfiles import find_raw
+    from l2ul_fast.datasets.file.layout import dataset_path
     from l2ul_fast.datasets.registry import get_info
-    from l2ul_fast.datasets.standin import make
+    from l2ul_fast.datasets.standin.rows import make
+    from l2ul_fast.datasets.text.convert import convert
+    from l2ul_fast.datasets.text.rawfiles import find_raw
 
     for label in ("real",) if complete else ("real", "subset"):
         if dataset_path(folder, name, label).exists():

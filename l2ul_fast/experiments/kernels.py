@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from l2ul_fast.experiments.peers import COMPARABLE, PEERS
-from l2ul_fast.results import Record, Run
-from l2ul_fast.timing import PAUSE, interleave, once
+from l2ul_fast.measure.records import Record, Run
+from l2ul_fast.measure.timing import PAUSE, interleave, once
 from l2ul_kernels import Partitions, assign_cells, cell_counts, reference, threads
 from l2ul_kernels.threads import thread_limit
 

@@ -32,9 +32,9 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import HEADS, request
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
 from l2ul_fast.experiments.parts import Numbers, chosen, fitted, numbers_of, pinned
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.timing import once
 from l2ul_fast.unlearner.draw import draw_pairs
 
 #: Rows per pair of the learned head.

@@ -7,7 +7,7 @@ from functools import partial
 
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.methods import Arena, chosen, compare
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 
 REQUESTS = (("random", 1),)
 

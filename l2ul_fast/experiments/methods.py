@@ -40,10 +40,10 @@ from l2ul_fast.experiments.contenders import (
     erased_seconds,
 )
 from l2ul_fast.experiments.jobs import Done
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import PAUSE
 from l2ul_fast.models import LogisticModel
-from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.timing import PAUSE
 from l2ul_fast.unlearner.draw import request
 
 Ids = NDArray[np.int64]

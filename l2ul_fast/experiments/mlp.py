@@ -8,7 +8,7 @@ from pathlib import Path
 
 from l2ul_fast.experiments.jobs import Done, Job, Setting, load, some_rows
 from l2ul_fast.experiments.methods import WIDE, Arena, chosen, compare
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 
 REQUESTS = (("random", 1), ("random", 100), ("random", 1000))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from l2ul_fast.timing import interleave, once
+from l2ul_fast.measure.timing import interleave, once
 from l2ul_kernels import threads as budget
 from l2ul_kernels.linear.logistic import logistic_fit_pairs, logistic_gradient
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models.mlp import MLPModel
-from l2ul_fast.timing import interleave
 from l2ul_kernels import threads as thread_budget
 
 H, LAM, BATCH, EPOCHS, EPOCHS_RETAINED, RATE, RATE_RETAINED = 10, 1e-3, 128, 60, 20, 0.01, 0.002

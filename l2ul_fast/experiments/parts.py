@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import request
 from l2ul_fast.experiments.jobs import Done, Setting
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_kernels import threads

@@ -10,7 +10,7 @@ from typing import Any
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.jobs import Setting
 from l2ul_fast.experiments.plan import jobs_of
-from l2ul_fast.results import Record, Run, read_records
+from l2ul_fast.measure.records import Record, Run, read_records
 from l2ul_kernels import threads as budget
 
 #: Fields that say which cell a record is; everything else was measured.

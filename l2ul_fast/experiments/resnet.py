@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, Run
 from l2ul_fast.metrics.membership import mia_gap, mia_liu2024
 from l2ul_fast.metrics.predictions import Accuracies, tow
 from l2ul_fast.resnet.advimp import AdvImp
@@ -32,7 +33,6 @@ from l2ul_fast.resnet.shadow import Unseen, memorisation, unseen_outputs
 from l2ul_fast.resnet.steps import Request
 from l2ul_fast.resnet.train import Recipe, Trained, train
 from l2ul_fast.resnet.unlearner import NetworkUnlearner
-from l2ul_fast.results import Record, Run
 from l2ul_kernels.threads import thread_limit, threads
 
 Progress = Callable[[str, int, int], None]

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import DeltaGrad, Fyemu, Recipe, Retrain, Sisa
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel, MLPModel
-from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.timing import interleave
 from l2ul_kernels import threads as thread_budget
 
 LAM = 1e-3

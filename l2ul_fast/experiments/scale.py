@@ -29,8 +29,8 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import DEFAULT
 from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.parts import Numbers, numbers_of
-from l2ul_fast.results import Record
-from l2ul_fast.timing import Times, once
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import Times, once
 
 PROFILES: dict[str, Numbers] = {
     "quick": {"n": (10_000, 100_000, 500_000), "requests": 100},
@@ -79,7 +79,7 @@ class Peak:
 def tasks_of(path: Path, plan: Record) -> dict[str, Callable[[], Any]]:
     """The tasks on one file. "request" is a list of seconds, and needs "fit" before it."""
     from l2ul_fast.baselines import Retrain
-    from l2ul_fast.datasets.stream import sample_partitions, stream_counts
+    from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
     from l2ul_fast.models import LogisticModel
     from l2ul_fast.tables import FileTable
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -131,7 +131,7 @@ def worker(text: str) -> None:
 
 def file_of(setting: Setting, n: int) -> Path:
     """The stand-in of n rows; made once, in a folder of its own."""
-    from l2ul_fast.datasets.standin import make
+    from l2ul_fast.datasets.standin.rows import make
     from l2ul_fast.tables import FileTable
 
     folder = setting.folder / f"scale-{n}"

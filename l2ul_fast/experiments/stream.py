@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from l2ul_fast.datasets.cellstore import CellStore, stream_cells
-from l2ul_fast.datasets.rows import RowReader
-from l2ul_fast.datasets.standin import fill, load_model, make
-from l2ul_fast.datasets.stream import Shards, blocks, sample_partitions, stream_counts
-from l2ul_fast.datasets.writer import DatasetWriter
+from l2ul_fast.datasets.file.gather import RowReader
+from l2ul_fast.datasets.file.writer import DatasetWriter
+from l2ul_fast.datasets.standin.rows import fill, load_model, make
+from l2ul_fast.datasets.stream.cellstore import CellStore, stream_cells
+from l2ul_fast.datasets.stream.stream import Shards, blocks, sample_partitions, stream_counts
 from l2ul_fast.experiments.codecs import measure_codecs
 from l2ul_fast.experiments.kernels import thread_counts
-from l2ul_fast.results import Record, Run
-from l2ul_fast.timing import interleave
+from l2ul_fast.measure.records import Record, Run
+from l2ul_fast.measure.timing import interleave
 from l2ul_kernels import Partitions, cell_counts, threads
 from l2ul_kernels.threads import thread_limit
 
@@ -36,7 +36,7 @@ IN_MEMORY = 2_000_000
 
 MEMORY = """
 import json, resource, sys
-from l2ul_fast.datasets.stream import sample_partitions, stream_counts
+from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
 small, large = sys.argv[1:]
 partitions = sample_partitions(small, random_state=0)
 stream_counts(small, partitions, by_class=True)  # kernels loaded, pools started
@@ -168,8 +168,8 @@ def measure_write(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]
 
 def measure_csv(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]:
     """Original-format text (HIGGS.csv, made from stand-in rows, at most a million) to HDF5: ours against pandas."""
-    from l2ul_fast.datasets.convert import convert
-    from l2ul_fast.datasets.standin import generate
+    from l2ul_fast.datasets.standin.rows import generate
+    from l2ul_fast.datasets.text.convert import convert
 
     rows = min(rows, 1_000_000)
     distinct = min(rows, 100_000)  # formatting takes far longer than parsing, so these are written again and again

@@ -23,12 +23,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from l2ul_fast.datasets.layout import default_data_dir
+from l2ul_fast.datasets.file.layout import default_data_dir
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import pairs_lr, pairs_mlp, unlearn_identity, unlearn_latency, unlearn_quality
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting, dataset_file, run_jobs, some_rows
-from l2ul_fast.results import Record, Run
+from l2ul_fast.measure.records import Record, Run
 from l2ul_kernels.threads import thread_limit
 
 ALL = DATASETS

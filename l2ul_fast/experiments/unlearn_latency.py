@@ -28,14 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from l2ul_fast.datasets.standin import generate
+from l2ul_fast.datasets.standin.rows import generate
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, plain, quiet, request
 from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.experiments.unlearn_quality import shifts, widths
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import interleave, once
 from l2ul_fast.models import LogisticModel
-from l2ul_fast.results import Record
 from l2ul_fast.tables import ArrayTable, FileTable
-from l2ul_fast.timing import interleave, once
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels import threads

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import DEFAULT, Scratch, plain, quiet
 from l2ul_fast.experiments.jobs import Done
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.draw import request
 from l2ul_fast.unlearner.heads.base import Rows

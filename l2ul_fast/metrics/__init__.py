@@ -1,7 +1,7 @@
 """Metrics of unlearning. Each states its target, which is Retrain's value, and says so when its input allows no number.
 
 Parts: predictions (accuracy), distance (rho), alignment (MLP units), function (outputs), membership (as
-published), roc (ours), lira, kl_margins and epsilon (populations of models), relearn, poison, cost.
+published), roc (ours), lira, klom and epsilon (populations of models), relearn, poison, cost.
 See docs/metrics.md.
 """
 
@@ -19,7 +19,7 @@ from l2ul_fast.metrics.distance import (
 )  # fmt: skip
 from l2ul_fast.metrics.epsilon import epsilons, forgetting, forgetting_score
 from l2ul_fast.metrics.function import activation_distance, js_divergence, js_rows, random_proba, zrf
-from l2ul_fast.metrics.kl_margins import KLoM, klom, klom_points
+from l2ul_fast.metrics.klom import KLoM, klom, klom_points
 from l2ul_fast.metrics.lira import Lira, u_lira
 from l2ul_fast.metrics.membership import (
     entropy,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit, chord, weighted
-from l2ul_fast.models.trust import Minimum, trust_newton
+from l2ul_fast.models.trust_region import Minimum, trust_newton
 from l2ul_kernels.mlp.adam import PairFits, mlp_fit_pairs, mlp_train
 from l2ul_kernels.mlp.anchored import AnchoredPairs, mlp_anchored_pairs
 from l2ul_kernels.mlp.hessian import mlp_hessian, mlp_hvp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import number_text, pick, seconds_text
-from l2ul_fast.results import Record
 
 #: (part, peer) -> how many times faster ours must be.
 GOALS = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import INK, MODELS, Cell, dataset_label, group, pick, settings_of, style
 from l2ul_fast.report.lines import legend, look_of, method_name, methods_in, middle_cell, of_experiment, sources
-from l2ul_fast.results import Record
 
 #: Excess losses below this (also negative ones) are drawn here.
 FLOOR = 1e-12

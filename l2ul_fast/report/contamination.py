@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import INK, MODELS, Cell, group, pick, style
 from l2ul_fast.report.lines import legend, look_of, method_name, methods_in, middle, middle_cell, of_experiment
-from l2ul_fast.results import Record
 
 KINDS = {"far": "far points labelled wrong", "flipped": "labels of class 1 flipped"}
 SHOWN = (("accuracy", "asked for the dirty points"), ("null_accuracy", "null control: asked for clean points"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.metrics.cost import break_even
 from l2ul_fast.report.common import (
     Cell,
@@ -18,7 +19,6 @@ from l2ul_fast.report.common import (
     settings_of,
 )
 from l2ul_fast.report.methods import MAIN, MODELS_SHORT, main_records
-from l2ul_fast.results import Record
 
 
 def break_even_table(records: list[Record]) -> Table:

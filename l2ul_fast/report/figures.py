@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report import baseline_speed, bounds, contamination, leak, scaling, sensitivity, sequence
-from l2ul_fast.results import Record
 
 Plot = Callable[[list[Record]], Any]
 Columns = tuple[list[str], list[list[Any]]]

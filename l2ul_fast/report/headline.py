@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import (
     INK,
     MODELS,
@@ -24,7 +25,6 @@ from l2ul_fast.report.common import (
     style,
 )
 from l2ul_fast.report.methods import MAIN, main_records
-from l2ul_fast.results import Record
 
 
 class Mark(NamedTuple):

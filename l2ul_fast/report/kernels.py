@@ -10,7 +10,7 @@ import numpy as np
 
 from l2ul_fast.experiments.kernels import ASSIGN, COUNTS, PEAK, SHAPE
 from l2ul_fast.experiments.peers import PEERS
-from l2ul_fast.results import Record
+from l2ul_fast.measure.records import Record
 
 #: Okabe and Ito's colours, told apart by colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

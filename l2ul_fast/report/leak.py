@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import (
     BLUE,
     GREEN,
@@ -22,7 +23,6 @@ from l2ul_fast.report.common import (
     style,
 )
 from l2ul_fast.report.lines import method_name, methods_in, middle_cell, of_experiment, sources
-from l2ul_fast.results import Record
 
 
 def plot(records: list[Record]) -> Any:

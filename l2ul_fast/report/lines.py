@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import (
     GREEN,
     ORANGE,
@@ -20,7 +21,6 @@ from l2ul_fast.report.common import (
     settings_of,
     values,
 )
-from l2ul_fast.results import Record
 
 #: Methods that only these experiments have.
 OWN = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from l2ul_fast.measure.records import Record, upgrade, write_atomic
 from l2ul_fast.report import headline
 from l2ul_fast.report.common import (
     erased_cell,
@@ -20,7 +21,6 @@ from l2ul_fast.report.common import (
     seconds_text,
     tidy,
 )
-from l2ul_fast.results import Record, upgrade, write_atomic
 
 #: Tables of the README: title, model, r.
 TABLES = (

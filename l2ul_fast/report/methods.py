@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import (
     INK,
     OURS,
@@ -33,7 +34,6 @@ from l2ul_fast.report.common import (
     style,
     values,
 )
-from l2ul_fast.results import Record
 
 #: Experiments whose records have one method's accuracy, rho and time per cell.
 MAIN = ("lr", "mlp", "baselines")

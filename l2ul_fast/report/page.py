@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, write_atomic
 from l2ul_fast.report.common import INK, PAPER, Cell, Drawing, Table, cell, style
-from l2ul_fast.results import Record, write_atomic
 
 
 @dataclass

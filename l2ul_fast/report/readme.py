@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, read_records, write_atomic
 from l2ul_fast.report import kernels, main, stream, unlearn
-from l2ul_fast.results import Record, read_records, write_atomic
 
 
 def replace_part(text: str, name: str, content: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from l2ul_fast.measure.records import Record, read_records, upgrade
 from l2ul_fast.report.common import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, group, median, pick, seconds_text
-from l2ul_fast.results import Record, read_records, upgrade
 
 Row = tuple[str, ...]
 SIZES = (10, 100, 1000, 3000)

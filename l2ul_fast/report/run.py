@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, read_records
 from l2ul_fast.report import costs, headline, methods, speedup
 from l2ul_fast.report.common import (
     Drawing,
@@ -26,7 +27,6 @@ from l2ul_fast.report.common import (
     values,
 )
 from l2ul_fast.report.page import Section, escape, records_table, write_page
-from l2ul_fast.results import Record, read_records
 
 #: Experiments a whole run has, and what each is on the page, in the paper's order.
 EXPERIMENTS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import (
     BLUE,
     GREEN,
@@ -23,7 +24,6 @@ from l2ul_fast.report.common import (
     style,
 )
 from l2ul_fast.report.lines import middle_cell, of_experiment
-from l2ul_fast.results import Record
 
 TASKS = {
     "request": ("one request, r = 1", BLUE, "*"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import INK, MODELS, dataset_label, group, pick, settings_of, style
 from l2ul_fast.report.lines import (
     draw_line,
@@ -15,7 +16,6 @@ from l2ul_fast.report.lines import (
     middle_cell,
     of_experiment,
 )
-from l2ul_fast.results import Record
 
 NAMES = {"psi": "psi (cells per partition)", "s": "s (rows per training pair)", "m": "m (training pairs)"}
 DASHES = ("-", "--", ":", "-.")

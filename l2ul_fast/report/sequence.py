@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import INK, MODELS, dataset_label, group, pick, seconds, seconds_axis, settings_of, style
 from l2ul_fast.report.lines import draw_line, legend, method_name, methods_in, middle_cell, of_experiment
-from l2ul_fast.results import Record
 
 #: (field, label, where smaller values are drawn: a seal leaves only the solver's noise)
 ROWS = (

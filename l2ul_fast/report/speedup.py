@@ -5,6 +5,7 @@ And how many times faster it is until nothing that either side keeps gives the r
 
 from __future__ import annotations
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import (
     Cell,
     Table,
@@ -21,7 +22,6 @@ from l2ul_fast.report.common import (
     settings_of,
 )
 from l2ul_fast.report.methods import MODELS_SHORT, main_records
-from l2ul_fast.results import Record
 
 #: The paper's text beside its figures 2 and 3, r = 1: {(model, dataset): {baseline: times faster}}.
 PAPER = {

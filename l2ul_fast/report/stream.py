@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from l2ul_fast.measure.records import Record
 from l2ul_fast.report.kernels import COLOURS
-from l2ul_fast.results import Record
 
 
 def _find(records: list[Record], **key: Any) -> list[Record]:

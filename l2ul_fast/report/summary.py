@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from scipy import stats
 
+from l2ul_fast.measure.records import Record, upgrade
 from l2ul_fast.report.common import (
     bytes_text,
     dataset_label,
@@ -26,7 +27,6 @@ from l2ul_fast.report.common import (
     seconds_text,
     values,
 )
-from l2ul_fast.results import Record, upgrade
 
 #: Methods whose time is set against L2UL's in the short table: those of the paper.
 RIVALS = ("retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton")

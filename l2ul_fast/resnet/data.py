@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from l2ul_fast.datasets.rawfiles import READ_ERRORS, default_raw_dir
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, default_raw_dir
 from l2ul_fast.errors import DataError, UserError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from l2ul_fast.datasets.atomic import publish, temp_path
 from l2ul_fast.errors import DataError
+from l2ul_fast.files import publish, temp_path
 from l2ul_fast.resnet.data import standardise
 from l2ul_fast.resnet.model import ResNet18, build
 

@@ -101,7 +101,7 @@ class FileStore:
 
     def __init__(self, table: FileTable) -> None:
         self._table, self.y = table, table.y
-        from l2ul_fast.datasets.cellstore import fingerprint  # here: arrays need no h5py
+        from l2ul_fast.datasets.stream.cellstore import fingerprint  # here: arrays need no h5py
 
         self._fingerprint = fingerprint
         shards = table.shards

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from l2ul_fast.perfcheck import main as perf_check
+from l2ul_fast.measure.perfcheck import main as perf_check
 
 ROOT = Path(__file__).parents[2]
 SLOWER = """

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from l2ul_fast.cases import CASES, Skip, current
-from l2ul_fast.environment import git_sha
+from l2ul_fast.measure.environment import git_sha
 from l2ul_kernels.threads import report
 
 PROFILE = current()

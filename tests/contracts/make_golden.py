@@ -23,7 +23,7 @@ import numpy as np
 
 from l2ul_fast import L2UL
 from l2ul_fast.datasets import train_mask
-from l2ul_fast.datasets.standin import generate
+from l2ul_fast.datasets.standin.rows import generate
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import RetrainInstead

@@ -160,7 +160,7 @@ def test_the_command_line_shows_old_artifacts_without_a_traceback(tmp_path):
 
 
 def test_the_recorded_run_is_read():
-    from l2ul_fast.results import read_records
+    from l2ul_fast.measure.records import read_records
 
     records = read_records(FIXTURES / "run")
     assert len(records) == sum(facts["records"] for facts in IDENTITIES.values())
@@ -180,9 +180,9 @@ def test_its_cells_are_those_of_the_list(experiment):
 
 
 def test_the_recorded_run_is_reported(tmp_path):
+    from l2ul_fast.measure.records import read_records
     from l2ul_fast.report.run import write_report
     from l2ul_fast.report.summary import terminal
-    from l2ul_fast.results import read_records
 
     copy = shutil.copytree(FIXTURES / "run", tmp_path / "run")
     assert terminal(read_records(copy)) is not None

@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.datasets.hdf5 import DatasetFile, from_h5py, open_dataset
+from l2ul_fast.datasets.file.hdf5 import DatasetFile, from_h5py, open_dataset
 from l2ul_fast.datasets.moments import round24, scale_of
 from l2ul_fast.errors import DataError, UserError
 
@@ -157,7 +157,7 @@ class Manifest:
 
     def save(self, path: Path) -> None:
         """Write the manifest as JSON: the whole file or nothing."""
-        from l2ul_fast.results import write_atomic
+        from l2ul_fast.measure.records import write_atomic
 
         shards = [asdict(shard) | {"first_row": int(r)} for shard, r in zip(self.shards, self.first_rows, strict=False)]
         facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": self.n, "d": self.d, "shards": shards}

@@ -22,12 +22,12 @@ import numpy as np
 from numba import get_num_threads
 
 from l2ul_fast.datasets.registry import get_info
-from l2ul_fast.datasets.standin_kernel import Model, fill_rows, fill_rows_here, split64
+from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here, split64
 from l2ul_fast.errors import DataError
 
 GENERATOR_VERSION = "1"
 MIN_ROWS = 100
-PARAMS_DIR = Path(__file__).parent / "standin_params"
+PARAMS_DIR = Path(__file__).parent / "parameters"
 
 
 @cache
@@ -106,8 +106,8 @@ def make(
     progress(done, total) is called after every piece. An older stand-in stays intact until the new one is complete.
     """
     # Imported here: whoever only generates rows in memory needs no h5py.
-    from l2ul_fast.datasets.hdf5 import DatasetWriter, chunk_rows, dataset_path
-    from l2ul_fast.datasets.layout import default_data_dir
+    from l2ul_fast.datasets.file.hdf5 import DatasetWriter, chunk_rows, dataset_path
+    from l2ul_fast.datasets.file.layout import default_data_dir
 
     model, rows = load_model(name), _check_rows(name, rows, seed)
     path = dataset_path(default_data_dir() if data_dir is None else data_dir, name, "stand-in")

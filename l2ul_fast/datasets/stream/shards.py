@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.hdf5 import DatasetFile, open_dataset
+from l2ul_fast.datasets.file.gather import Places, RowReader, standardise, take_standardised
+from l2ul_fast.datasets.file.hdf5 import DatasetFile, open_dataset
 from l2ul_fast.datasets.moments import scale_of
-from l2ul_fast.datasets.rows import Places, RowReader, standardise, take_standardised
 from l2ul_fast.errors import DataError
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

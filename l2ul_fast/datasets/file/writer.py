@@ -11,9 +11,8 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
-from l2ul_fast.datasets.atomic import explain, publish, temp_path
-from l2ul_fast.datasets.chunks import chunk_buffer, write_chunk
-from l2ul_fast.datasets.layout import (
+from l2ul_fast.datasets.file.chunks import chunk_buffer, write_chunk
+from l2ul_fast.datasets.file.layout import (
     CODECS,
     FORMAT,
     FORMAT_VERSION,
@@ -23,6 +22,7 @@ from l2ul_fast.datasets.layout import (
 from l2ul_fast.datasets.moments import Moments, first_bad_row
 from l2ul_fast.datasets.split import SPLIT_RULE, train_mask
 from l2ul_fast.errors import DataError
+from l2ul_fast.files import explain, publish, temp_path
 
 
 def _codec_options(codec: str) -> Mapping[str, Any]:

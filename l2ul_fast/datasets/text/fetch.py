@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from l2ul_fast.datasets.rawfiles import RawData, default_raw_dir, find_raw
 from l2ul_fast.datasets.registry import RawFile, get_info
+from l2ul_fast.datasets.text.rawfiles import RawData, default_raw_dir, find_raw
 from l2ul_fast.errors import DataError
 
 __all__ = ["fetch", "find_raw"]

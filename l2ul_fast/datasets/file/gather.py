@@ -15,7 +15,7 @@ import numpy as np
 from numba import carray
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.datasets.chunks import chunk_offsets, fletcher32, is_plain
+from l2ul_fast.datasets.file.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
 from l2ul_kernels.codegen.pointers import pointer, prefetch
 from l2ul_kernels.voronoi.partitions import address

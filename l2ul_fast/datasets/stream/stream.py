@@ -16,10 +16,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.chunks import chunk_offsets, read_at
-from l2ul_fast.datasets.hdf5 import DatasetFile
+from l2ul_fast.datasets.file.chunks import chunk_offsets, read_at
+from l2ul_fast.datasets.file.hdf5 import DatasetFile
 from l2ul_fast.datasets.moments import round24
-from l2ul_fast.datasets.shards import Shards, Source, opened
+from l2ul_fast.datasets.stream.shards import Shards, Source, opened
 from l2ul_fast.errors import DataError
 from l2ul_kernels import Partitions, cell_counts, sample_row_ids
 

@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from l2ul_fast.datasets.csvparse import LABEL, PAD, Layout, LineError, Rows, parse_block
-from l2ul_fast.datasets.rawfiles import READ_ERRORS, RawData, base_name, open_text, safe_members
 from l2ul_fast.datasets.registry import SEPSIS_HOURLY, VITALS, words
 from l2ul_fast.datasets.split import train_mask
-from l2ul_fast.datasets.textstream import parse_text
+from l2ul_fast.datasets.text.blocks import parse_text
+from l2ul_fast.datasets.text.csv import LABEL, PAD, Layout, LineError, Rows, parse_block
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, base_name, open_text, safe_members
 from l2ul_fast.errors import DataError
 
 Seen = Callable[[memoryview], None]

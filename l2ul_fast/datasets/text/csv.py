@@ -13,7 +13,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from l2ul_fast.datasets.csvkernels import PAD, after_line, classes, dense_rows, libsvm_rows
+from l2ul_fast.datasets.text.csv_kernels import PAD, after_line, classes, dense_rows, libsvm_rows
 
 LABEL = -1  # in Layout.targets: this column holds the class
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

@@ -6,7 +6,7 @@ import re
 import secrets
 from pathlib import Path
 
-from l2ul_fast.datasets.layout import remove_stale, temp_prefix
+from l2ul_fast.datasets.file.layout import remove_stale, temp_prefix
 from l2ul_fast.errors import DataError
 
 

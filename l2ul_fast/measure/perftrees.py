@@ -74,5 +74,5 @@ def tree_of(what: str, role: str, work: Path) -> Path:
             _extract(sha, temporary)
         os.replace(temporary, tree)
     shutil.rmtree(tree / CASES, ignore_errors=True)
-    shutil.copytree(Path(__file__).parent / "cases", tree / CASES, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(__file__).parents[1] / "cases", tree / CASES, ignore=shutil.ignore_patterns("__pycache__"))
     return tree

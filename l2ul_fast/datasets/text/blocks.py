@@ -10,9 +10,9 @@ from typing import BinaryIO
 import numpy as np
 from numba import config
 
-from l2ul_fast.datasets.csvkernels import after_last_line
-from l2ul_fast.datasets.csvparse import PAD, Layout, LineError, Rows, parse_block
-from l2ul_fast.datasets.rawfiles import READ_ERRORS
+from l2ul_fast.datasets.text.csv import PAD, Layout, LineError, Rows, parse_block
+from l2ul_fast.datasets.text.csv_kernels import after_last_line
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS
 from l2ul_fast.errors import DataError
 
 BLOCK_BYTES = 4 << 20

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal, cast
 
-from l2ul_fast.datasets.layout import default_data_dir
+from l2ul_fast.datasets.file.layout import default_data_dir
 from l2ul_fast.datasets.registry import DatasetInfo, get_info
 from l2ul_fast.errors import DataError
 

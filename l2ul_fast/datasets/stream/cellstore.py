@@ -1,0 +1,131 @@
+"""Packed cells of every row, next to the data: ceil(log2 psi) bits per partition, 25 bytes a row at psi=4, t=100.
+
+The file holds cells (n, bytes per row) uint8, seeds (t, psi, d), row_ids, and mean and scale when rows were
+standardised; its attributes name the data it was made from. Written atomically, checksummed like the dataset file.
+"""
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from l2ul_fast.datasets.file.gather import RowReader
+from l2ul_fast.datasets.stream.shards import Shards, Source, opened
+from l2ul_fast.datasets.stream.stream import Progress, blocks
+from l2ul_fast.errors import DataError
+from l2ul_fast.files import explain, publish, temp_path
+from l2ul_kernels import Partitions, assign_cells, pack_cells, packed_width, unpack_cells
+
+FORMAT = "l2ul-cells"
+FORMAT_VERSION = 1
+_CHUNK_BYTES = 1 << 20
+
+
+def fingerprint(shards: Shards) -> str:
+    """What the cells belong to: source, rows, mean and scale of each data file (which change with any row)."""
+    digest = hashlib.sha256()
+    for file in shards.files:
+        digest.update(f"{file.source} {file.n} {file.d} {file.class_counts}".encode())
+        digest.update(file.mean.tobytes() + file.scale.tobytes())
+    return digest.hexdigest()
+
+
+def default_path(source: Path) -> Path:
+    """Where the cells of a data file go when nothing else is said: beside it, .cells.h5 for .h5."""
+    return source.with_suffix(".cells.h5")
+
+
+def stream_cells(
+    source: Source | Shards, partitions: Partitions, out: Path | None = None, progress: Progress | None = None
+) -> Path:
+    """Assign every row of a file and store its packed cells; returns the path of the store."""
+    t, psi = partitions.n_partitions, partitions.n_seeds
+    width = packed_width(t, psi)
+    with opened(source) as shards:
+        path = Path(out) if out is not None else default_path(shards.paths[0])
+        rows = max(1, min(shards.n, _CHUNK_BYTES // width // 2 * 2))
+        temp = None
+        try:
+            temp = temp_path(path)
+            with h5py.File(temp, "w") as file:
+                stored = file.create_dataset(
+                    "cells", (shards.n, width), np.uint8, chunks=(rows, width), fletcher32=True
+                )
+                file["seeds"] = partitions.seeds
+                for name in ("row_ids", "mean", "scale"):
+                    if getattr(partitions, name) is not None:
+                        file[name] = getattr(partitions, name)
+                for first, X, _ in blocks(shards):
+                    stored[first : first + len(X)] = pack_cells(assign_cells(X, partitions), psi)
+                    if progress is not None:
+                        progress(first + len(X), shards.n)
+                facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": shards.n, "t": t, "psi": psi}
+                file.attrs.update(facts | {"label": shards.label, "fingerprint": fingerprint(shards)})
+            publish(temp, path)
+        except (OSError, RuntimeError) as error:
+            raise explain(path, error) from error
+        finally:
+            if temp is not None:
+                temp.unlink(missing_ok=True)
+        return path
+
+
+class CellStore:
+    """An open store: cells of rows by number."""
+
+    def __init__(self, path: Path | str, source: Source | Shards | None = None) -> None:
+        """Open `path`; with `source`, also make sure that it was made from that data."""
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise DataError(f"there is no cell store {self.path}: make it with `l2ul kme --cells`")
+        try:
+            self._file = h5py.File(self.path, "r")
+        except OSError as error:
+            raise DataError(f"{self.path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+        try:
+            self._open()
+            if source is not None:
+                with opened(source) as shards:
+                    if fingerprint(shards) != self._file.attrs["fingerprint"]:
+                        raise DataError(f"{self.path} was made from other data: make it again")
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        attrs = self._file.attrs
+        if attrs.get("format") != FORMAT or attrs.get("format_version") != FORMAT_VERSION:
+            raise DataError(f"{self.path} is not a cell store of format version {FORMAT_VERSION}: make it again")
+        try:
+            self.n, self.t, self.psi = (int(attrs[k]) for k in ("n", "t", "psi"))
+            self.label = str(attrs["label"])
+            extra = {k: self._file[k][()] for k in ("row_ids", "mean", "scale") if k in self._file}
+            self.partitions = Partitions.from_seeds(self._file["seeds"][()], **extra)
+            cells = self._file["cells"]
+            if cells.shape != (self.n, packed_width(self.t, self.psi)) or cells.dtype != np.uint8:
+                raise ValueError("the cells have another shape than the attributes say")
+            self._rows = RowReader(self.path, cells)
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise DataError(f"{self.path} cannot be used: {str(error).splitlines()[0]}") from error
+
+    def packed(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        """Packed cells (k, bytes per row) of the rows with these numbers."""
+        return self._rows.take(ids)
+
+    def cells(self, ids: ArrayLike) -> NDArray[Any]:
+        """Cells (k, t) of the rows with these numbers."""
+        return unpack_cells(self.packed(ids), self.t, self.psi)
+
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._file.close()
+
+    def __enter__(self) -> "CellStore":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

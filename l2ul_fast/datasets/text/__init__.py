@@ -1,0 +1,1 @@
+"""Original text files: where they are, how they are fetched, parsed and converted."""

@@ -1,0 +1,1 @@
+"""Measuring: records and their schema, timing, the environment, and comparing two commits."""

@@ -1,0 +1,79 @@
+"""What a measurement depends on besides the code: machine, versions, threads."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from l2ul_kernels.codegen import jit, llvm
+from l2ul_kernels.threads import available_cores, report
+from l2ul_kernels.voronoi import workers
+
+PACKAGES = (
+    "l2ul-fast", "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "torch", "h5py", "hdf5plugin", "faiss-cpu",
+    "ikpykit", "distributed", "asv", "pytest-benchmark",
+)  # fmt: skip
+
+
+def cpu_model() -> str:
+    """The CPU's own name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def git_sha() -> str | None:
+    """Commit of the checkout this package runs from, with + when files differ from it; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        sha = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=here, capture_output=True, text=True, check=True, timeout=10,
+        ).stdout.strip()  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return sha + ("+" if changed else "")
+
+
+def versions() -> dict[str, str | None]:
+    """Installed version of every package that matters for speed; None when it is not there."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def describe() -> dict[str, Any]:
+    """Everything, as JSON-ready values."""
+    try:
+        import psutil
+
+        memory = round(psutil.virtual_memory().total / 2**30, 1)
+    except ImportError:
+        memory = None
+    cache = jit.cache_folder(workers.work)
+    return {
+        "git": git_sha(),
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "memory_gib": memory,
+        "system": platform.platform(),
+        "vector_bytes": llvm.VECTOR_BYTES,
+        "numba_num_threads": numba.config.NUMBA_NUM_THREADS,
+        "kernel_cache": str(cache) if cache else "off",
+        "threads": report(),
+        "versions": versions(),
+    }
