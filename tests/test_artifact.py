@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner import artifact, durable, header, tensors
-from l2ul_fast.unlearner.artifact import (
+from l2ul_fast.unlearner.artifact import directory as artifact
+from l2ul_fast.unlearner.artifact import durable, tensors
+from l2ul_fast.unlearner.artifact import format as header
+from l2ul_fast.unlearner.artifact.directory import (
     check_artifact,
     load_artifact,
     locked,
@@ -26,7 +28,7 @@ from l2ul_fast.unlearner.artifact import (
     read_ledger,
     save_artifact,
 )
-from l2ul_fast.unlearner.ledger import entry
+from l2ul_fast.unlearner.artifact.ledger import entry
 
 DTYPES = ["?", "u1", "i1", "u2", "<i2", ">i2", "u4", "i4", "u8", "i8", "f2", "f4", ">f4", "f8", ">f8"]
 FACTS = {"model": "lr", "n": 100, "d": 3, "lam": 1e-3, "data": {"kind": "arrays"}, "classes": [0, 1]}
@@ -574,8 +576,8 @@ def test_a_reader_overtaken_by_a_writer_reads_the_new_state(tmp_path, monkeypatc
 
 WRITER = """
 import sys, numpy as np
-from l2ul_fast.unlearner.artifact import load_artifact, locked, save_artifact
-from l2ul_fast.unlearner.ledger import entry
+from l2ul_fast.unlearner.artifact.directory import load_artifact, locked, save_artifact
+from l2ul_fast.unlearner.artifact.ledger import entry
 for i in range(20):
     with locked(sys.argv[1]):
         facts, arrays = load_artifact(sys.argv[1])

@@ -295,7 +295,7 @@ def file_rows(tmp_path_factory):
     X, y = blobs(600, 4, seed=12)
     with pytest.MonkeyPatch.context() as patch:
         for module in ("writer", "hdf5"):
-            patch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 64)
+            patch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: 64)
         with DatasetWriter(path, name="magic", source="standin:test:0", d=4, classes=[0, 1]) as writer:
             writer.append((X * [1, 10, 0.1, 3] + 7).astype(np.float32), y)
     return path

@@ -15,7 +15,7 @@ from l2ul_fast.cli.app import app
 from l2ul_fast.cli.unlearn import read_anchor, read_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner import L2UL
-from l2ul_fast.unlearner.artifact import check_artifact
+from l2ul_fast.unlearner.artifact.directory import check_artifact
 
 FIXTURES = Path(__file__).parent / "contracts" / "fixtures" / "artifacts"
 #: Options that keep the fit of a head short.

@@ -22,16 +22,16 @@ from l2ul_fast import L2UL, distributed
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.datasets.stream.manifest import Manifest, describe, expand, load
 from l2ul_fast.datasets.stream.stream import Shards, sample_partitions, stream_counts
-from l2ul_fast.distributed import counts as counting
-from l2ul_fast.distributed.pairs import _Files, _opened, about_seconds, shares
+from l2ul_fast.distributed import sums as counting
+from l2ul_fast.distributed.executor import _Files, _opened, about_seconds, shares
+from l2ul_fast.distributed.worker import REPORTS
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.experiments.distributed import scheduler_bytes, work_of
-from l2ul_fast.localworker import REPORTS
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
-from l2ul_fast.unlearner.draw import plan_pairs
 from l2ul_fast.unlearner.heads.sealed import labels_of
-from l2ul_fast.unlearner.pairs import PairMaker, full_pairs, subset_pairs
+from l2ul_fast.unlearner.pairs.make import PairMaker, full_pairs, subset_pairs
+from l2ul_fast.unlearner.pairs.plan import plan_pairs
 
 N, D = 6000, 5
 CHUNK = 64
@@ -62,7 +62,7 @@ def shards(tmp_path_factory):
     """Three shards with many chunks each."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("writer", "hdf5"):
-            patch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: CHUNK)
+            patch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: CHUNK)
         return write(tmp_path_factory.mktemp("data") / "three", (1000, 4001))
 
 
@@ -117,7 +117,7 @@ def test_counts_are_those_of_one_process(client, shards):
 
 
 def test_progress_of_many_leaves_follows_their_sums(client, shards, monkeypatch):
-    monkeypatch.setattr("l2ul_fast.distributed.counts.WATCHED", 10)
+    monkeypatch.setattr("l2ul_fast.distributed.sums.WATCHED", 10)
     manifest = distributed.describe_shards(client, shards)
     partitions, leaves, seen = sample_partitions(shards, 9, 4, random_state=3), many_leaves(manifest), []
     expected = stream_counts(shards, partitions)
@@ -336,7 +336,7 @@ def assert_same_pairs(found, expected):
 
 @pytest.mark.parametrize(("robust", "short", "runs"), [(False, 0.0, 6), (True, 0.0, 6), (False, 1.0, 2)])
 def test_lr_pairs_are_those_of_one_process(client, shards, robust, short, runs, monkeypatch):
-    monkeypatch.setattr("l2ul_fast.distributed.pairs.SHORT", short)
+    monkeypatch.setattr("l2ul_fast.distributed.executor.SHORT", short)
     table = FileTable(shards, "train").without(np.arange(100, 300))
     model, labels = LogisticModel(D, 2, 1e-3), labels_of(table)
     seen = []
@@ -368,8 +368,8 @@ def test_pairs_with_rare_classes_and_hidden_rows_are_those_of_one_process(client
 # fetched in the end: what the worker had done is lost with it; short: that is half of all
 @pytest.mark.parametrize(("fetched", "short"), [(0.1, 0.0), (1.0, 0.0), (1.0, 1.0)])
 def test_pairs_survive_a_killed_worker(client, shards, fetched, short, monkeypatch):
-    monkeypatch.setattr("l2ul_fast.distributed.pairs.FETCHED", fetched)
-    monkeypatch.setattr("l2ul_fast.distributed.pairs.SHORT", short)
+    monkeypatch.setattr("l2ul_fast.distributed.executor.FETCHED", fetched)
+    monkeypatch.setattr("l2ul_fast.distributed.executor.SHORT", short)
     table = FileTable(shards, "train")
     model, labels = LogisticModel(D, 2, 1e-3), labels_of(table)
     expected = subset_pairs(model, table, labels, 200, 100, 5)
@@ -463,7 +463,7 @@ def pages_of_a_second_array():
 def test_workers_and_the_benchmarks_one_process_keep_their_memory(client):
     assert all(pages == 0 for pages in client.run(pages_of_a_second_array).values())
     taken = []
-    for keep in ("", "from l2ul_fast.localworker import keep_memory; assert keep_memory()"):
+    for keep in ("", "from l2ul_fast.distributed.worker import keep_memory; assert keep_memory()"):
         source = inspect.getsource(pages_of_a_second_array)
         code = f"import numpy as np\n{keep}\n{source}\nprint(pages_of_a_second_array())"
         variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # from the start as Dask's own workers have it
@@ -491,7 +491,7 @@ def test_the_memory_of_rows_is_used_by_the_next_pairs(shards):
 
 
 def test_the_local_worker_loads_no_numba_before_its_variables_are_set():
-    code = "import l2ul_fast.localworker, sys; sys.exit('numba' in sys.modules)"
+    code = "import l2ul_fast.distributed.worker, sys; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.unlearner.draw import (
+from l2ul_fast.unlearner.pairs.plan import (
     CLASS,
     CLUSTER,
     HALF_SPACE,

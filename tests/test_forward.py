@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.unlearner.features import class_shifts, pair_embeddings
-from l2ul_fast.unlearner.network import UnlearnNetwork
+from l2ul_fast.unlearner.heads.network import UnlearnNetwork
+from l2ul_fast.unlearner.pairs.features import class_shifts, pair_embeddings
 from l2ul_kernels import pack_cells, reference, threads
 from l2ul_kernels.reference import network as reference_forward
 from l2ul_kernels.request.network import ALONE, FEW, DirectForward
@@ -233,7 +233,7 @@ def test_shifts_do_not_depend_on_how_many_pairs_are_counted_at_a_time(monkeypatc
     _, packed, y = store(rng, 500, 7, 5)
     ids, r = np.stack([rng.choice(500, 40, replace=False) for _ in range(23)]), rng.integers(1, 30, 23)
     at_once = class_shifts(packed, ids, r, 7, 5, y, 3)
-    monkeypatch.setattr("l2ul_fast.unlearner.features.AT_ONCE", 4 * 7 * 5 * 3)
+    monkeypatch.setattr("l2ul_fast.unlearner.pairs.features.AT_ONCE", 4 * 7 * 5 * 3)
     np.testing.assert_array_equal(class_shifts(packed, ids, r, 7, 5, y, 3), at_once)
 
 

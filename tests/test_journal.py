@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from test_artifact import CarelessOs
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner import artifact, durable
-from l2ul_fast.unlearner.artifact import (
+from l2ul_fast.unlearner.artifact import directory as artifact
+from l2ul_fast.unlearner.artifact import durable
+from l2ul_fast.unlearner.artifact.directory import (
     NotTidied,
     append_artifact,
     check_artifact,
@@ -28,8 +29,8 @@ from l2ul_fast.unlearner.artifact import (
     read_view,
     save_artifact,
 )
-from l2ul_fast.unlearner.journal import JOURNAL, Record, read_journal
-from l2ul_fast.unlearner.ledger import entry
+from l2ul_fast.unlearner.artifact.journal import JOURNAL, Record, read_journal
+from l2ul_fast.unlearner.artifact.ledger import entry
 
 N, D = 4000, 5  # three blocks of X
 RNG = np.random.default_rng(3)
@@ -553,7 +554,7 @@ def test_a_reader_that_may_not_write_sees_the_new_state(tmp_path, monkeypatch):
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with artifact.locked(tmp_path):  # nobody else may change anything
         code = (
-            "import sys; from l2ul_fast.unlearner.artifact import open_artifact\n"
+            "import sys; from l2ul_fast.unlearner.artifact.directory import open_artifact\n"
             "found = open_artifact(sys.argv[1], memory_map=sys.argv[2] == 'True')\n"
             "assert not found.arrays['X'][found.erased].any(); print(found.erased.tolist())"
         )
@@ -570,7 +571,7 @@ def test_a_reader_that_may_not_write_sees_the_new_state(tmp_path, monkeypatch):
 WRITER = """
 import sys, numpy as np
 from test_journal import N, append_artifact, entry, save_whole, sums_without
-from l2ul_fast.unlearner.artifact import locked, open_artifact
+from l2ul_fast.unlearner.artifact.directory import locked, open_artifact
 import test_journal
 for row in range(int(sys.argv[2]), int(sys.argv[2]) + 30):
     with locked(sys.argv[1]):

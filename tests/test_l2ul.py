@@ -679,7 +679,7 @@ def test_a_file_is_fitted_like_its_standardised_rows(tmp_path, monkeypatch, part
     from l2ul_fast.tables import FileTable
 
     for module in ("writer", "hdf5"):
-        monkeypatch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 128)
+        monkeypatch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: 128)
     with DatasetWriter(tmp_path / "a.h5", name="magic", source="standin:t:0", d=6, classes=[1, 0]) as writer:
         writer.append(X * 3 + 100, Y)
     ids = FileTable(tmp_path / "a.h5", part).ids()

@@ -14,8 +14,8 @@ from unlearners import curved_data, data_for, logistic_data, small
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.unlearner import L2UL
-from l2ul_fast.unlearner.artifact import check_artifact, load_artifact, read_header, read_view, save_artifact
-from l2ul_fast.unlearner.journal import JOURNAL
+from l2ul_fast.unlearner.artifact.directory import check_artifact, load_artifact, read_header, read_view, save_artifact
+from l2ul_fast.unlearner.artifact.journal import JOURNAL
 
 LR, MLP = logistic_data(), curved_data()
 SQUARED, POISSON = data_for("squared", 600), data_for("poisson", 600)
@@ -563,8 +563,8 @@ def test_a_state_that_makes_no_sense_is_one_sentence(tmp_path, fitted, match, ch
 
 def test_another_version_is_one_sentence(tmp_path, sound, monkeypatch):
     directory = shutil.copytree(sound, tmp_path / "u")
-    monkeypatch.setattr("l2ul_fast.unlearner.header.READABLE", (3,))
-    monkeypatch.setattr("l2ul_fast.unlearner.header.FORMAT_VERSION", 3)
+    monkeypatch.setattr("l2ul_fast.unlearner.artifact.format.READABLE", (3,))
+    monkeypatch.setattr("l2ul_fast.unlearner.artifact.format.FORMAT_VERSION", 3)
     with pytest.raises(DataError, match="made by format version 2, this program reads 3"):
         L2UL.load(directory)
 

@@ -14,11 +14,11 @@ from l2ul_fast import L2UL
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner import draw
-from l2ul_fast.unlearner.cellstate import CellState
 from l2ul_fast.unlearner.heads import kme, learned, paper
 from l2ul_fast.unlearner.heads.base import CannotLearn
+from l2ul_fast.unlearner.pairs import plan as draw
 from l2ul_fast.unlearner.result import RetrainInstead
+from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels import Partitions, assign_cells, reference, unpack_cells
 
 pytestmark = pytest.mark.filterwarnings("ignore::l2ul_fast.unlearner.result.RetrainInstead")
@@ -355,7 +355,7 @@ def test_a_seal_that_fails_leaves_everything_as_it_was(monkeypatch):
     u = fitted(CASES[1])
     u.unlearn([seed_row(u), 5])
     before = state(u)
-    monkeypatch.setattr("l2ul_fast.unlearner.ridge.GRID", np.array([1e30]))
+    monkeypatch.setattr("l2ul_fast.unlearner.pairs.ridge.GRID", np.array([1e30]))
     monkeypatch.setattr(kme.Kme, "of", classmethod(lambda *what: (_ for _ in ()).throw(UserError("no"))))
     with pytest.raises(UserError, match="no"):
         u.refresh()

@@ -14,9 +14,9 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.mlp import ANCHOR_WIDTH
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner import draw
 from l2ul_fast.unlearner.heads import secant
 from l2ul_fast.unlearner.heads.secant import Inverse, InverseOfSum, Secant, anchor_rows
+from l2ul_fast.unlearner.pairs import plan as draw
 from l2ul_fast.unlearner.result import RetrainInstead
 
 pytestmark = pytest.mark.filterwarnings("ignore::l2ul_fast.unlearner.result.RetrainInstead")

@@ -12,8 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.artifact import check_artifact, load_artifact, read_header, read_ledger, save_artifact
-from l2ul_fast.unlearner.ledger import START, Ledger, chain, decode_rows, encode_rows, entry, theta_digest
+from l2ul_fast.unlearner.artifact.directory import (
+    check_artifact,
+    load_artifact,
+    read_header,
+    read_ledger,
+    save_artifact,
+)
+from l2ul_fast.unlearner.artifact.ledger import START, Ledger, chain, decode_rows, encode_rows, entry, theta_digest
 
 THETA = np.array([1.0, 2.0])
 

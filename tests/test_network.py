@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.unlearner.network import UnlearnNetwork, fit_direct, train_direct
+from l2ul_fast.unlearner.heads.network import UnlearnNetwork, fit_direct, train_direct
 from l2ul_kernels import pack_cells, reference, threads
 from l2ul_kernels.request.network import DirectForward
 from l2ul_kernels.threads import thread_limit

@@ -11,7 +11,7 @@ from unlearners import curved_data, logistic_data
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.unlearner import L2UL
-from l2ul_fast.unlearner.artifact import load_artifact, save_artifact
+from l2ul_fast.unlearner.artifact.directory import load_artifact, save_artifact
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.reconstruct import CONFIRMS, INHERENT, OUTSIDE, ROW, reconstruct, verdict
 from l2ul_kernels import unpack_cells

@@ -12,7 +12,7 @@ from l2ul_fast.resnet.matching import FLOOR, WEIGHTS, Design, Strength, Targets,
 from l2ul_fast.resnet.model import flat
 from l2ul_fast.resnet.shadow import memorisation
 from l2ul_fast.resnet.unlearner import NetworkUnlearner
-from l2ul_fast.unlearner.artifact import check_artifact, read_ledger
+from l2ul_fast.unlearner.artifact.directory import check_artifact, read_ledger
 from tests.resnet_data import forget, images, same, trained, unseen
 
 RNG = np.random.default_rng(0)

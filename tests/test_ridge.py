@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.ridge import GRID, RidgeHead
+from l2ul_fast.unlearner.pairs.ridge import GRID, RidgeHead
 
 
 def pairs(seed, m=60, q=5, p=5, noise=0.1, spread=1.0):

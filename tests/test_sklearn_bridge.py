@@ -9,8 +9,8 @@ import pytest
 from unlearners import curved_data, kept, logistic_data, rho
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.unlearner import sklearn_bridge as bridge
-from l2ul_fast.unlearner.sklearn_bridge import unlearn_estimator
+from l2ul_fast.unlearner import sklearn as bridge
+from l2ul_fast.unlearner.sklearn import unlearn_estimator
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 neural_network = pytest.importorskip("sklearn.neural_network")

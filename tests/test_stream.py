@@ -25,7 +25,7 @@ SOURCE = "standin:test:0"
 def small_chunks(monkeypatch):
     """Chunks of 64 rows, so that small files have many."""
     for module in ("writer", "hdf5"):
-        monkeypatch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 64)
+        monkeypatch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: 64)
 
 
 def make(path, n=1000, d=5, seed=0, codec="none", classes=(0, 1)):

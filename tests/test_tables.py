@@ -10,8 +10,8 @@ from l2ul_fast.datasets.file.hdf5 import DatasetWriter, open_dataset
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
-from l2ul_fast.unlearner.order import in_order
-from l2ul_fast.unlearner.pairs import subset_pairs
+from l2ul_fast.unlearner.pairs.make import subset_pairs
+from l2ul_fast.unlearner.pairs.order import in_order
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 
 D = 5
@@ -21,7 +21,7 @@ D = 5
 def small_chunks(monkeypatch):
     """Chunks of 64 rows (and blocks of 100), so that small tables have many."""
     for module in ("writer", "hdf5"):
-        monkeypatch.setattr(f"l2ul_fast.datasets.{module}.chunk_rows", lambda d: 64)
+        monkeypatch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: 64)
     monkeypatch.setattr("l2ul_fast.tables.BLOCK_ROWS", 100)
 
 
@@ -171,7 +171,9 @@ def test_rows_in_the_order_of_the_table_are_found_again(seed, n, shape):
 
 @pytest.mark.parametrize("at_once", [100, 400_000])
 def test_pairs_of_a_file_are_those_of_its_rows_in_memory(files, at_once, monkeypatch):
-    monkeypatch.setattr("l2ul_fast.unlearner.pairs.ROWS_ENOUGH", at_once)  # one pair after the other, or all together
+    monkeypatch.setattr(
+        "l2ul_fast.unlearner.pairs.make.ROWS_ENOUGH", at_once
+    )  # one pair after the other, or all together
     source, _, _ = files
     table = FileTable(source, "all").without(np.arange(100, 180))
     X, y = (np.concatenate(part) for part in zip(*[(X.copy(), y.copy()) for X, y in table.blocks()], strict=True))

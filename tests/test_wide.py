@@ -7,7 +7,7 @@ from unlearners import data_for, kept, logistic_data, optimum, rho
 from l2ul_fast import L2UL
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner import fitting
+from l2ul_fast.unlearner import fit as fitting
 from l2ul_fast.unlearner.heads import wide
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.heads.secant import Secant

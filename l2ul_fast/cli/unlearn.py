@@ -113,7 +113,7 @@ def fit(
 ) -> None:
     """Train a model on a dataset file, and make what it takes to unlearn from it."""
     from l2ul_fast.unlearner import L2UL
-    from l2ul_fast.unlearner.artifact import refuse_foreign
+    from l2ul_fast.unlearner.artifact.directory import refuse_foreign
 
     with user_errors(), _budget(threads), _noted() as caught:
         refuse_foreign(out)
@@ -218,7 +218,7 @@ def unlearn(
     the directory and `l2ul show` say what is due until the next `l2ul unlearn` without it.
     """
     from l2ul_fast.unlearner import L2UL
-    from l2ul_fast.unlearner.artifact import locked, read_header
+    from l2ul_fast.unlearner.artifact.directory import locked, read_header
     from l2ul_fast.unlearner.result import finite
 
     with user_errors(), _budget(threads), _noted() as caught:
@@ -243,7 +243,7 @@ def _wanted(
     rows: str | None, rows_file: Path | None, finish: bool, rtol: float | None, defer: bool, request_id: str | None
 ) -> list[int]:
     """The rows of the request, none for --finish; UserError for options that contradict each other."""
-    from l2ul_fast.unlearner.ledger import check_request_id
+    from l2ul_fast.unlearner.artifact.ledger import check_request_id
 
     if request_id is not None:
         check_request_id(request_id)
@@ -289,8 +289,8 @@ def _do(
 
 def _was_done(u: L2UL, wanted: list[int], request_id: str) -> bool:
     """Whether the request of this name was saved before; UserError if that one was for other rows."""
-    from l2ul_fast.unlearner.ledger import decode_rows
-    from l2ul_fast.unlearner.saving import find_request
+    from l2ul_fast.unlearner.artifact.ledger import decode_rows
+    from l2ul_fast.unlearner.artifact.saving import find_request
 
     found = find_request(u.history, request_id)
     if not found:
@@ -392,7 +392,7 @@ def show(
 
 def _state(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What `show` prints, and the ledger; all of it checked, and of one moment."""
-    from l2ul_fast.unlearner.artifact import check_artifact, read_view
+    from l2ul_fast.unlearner.artifact.directory import check_artifact, read_view
     from l2ul_fast.unlearner.l2ul import OLD_HEADS
 
     while True:

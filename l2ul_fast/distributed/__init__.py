@@ -5,10 +5,15 @@ this machine. Results do not depend on the number of workers, nor on which of th
 `dask`; see docs/distributed.md.
 """
 
-from l2ul_fast.distributed.cluster import connect, map_jobs, once_per_host, token, worker_count
-from l2ul_fast.distributed.counts import describe_shards, sample_partitions, spans, stream_counts, take_rows
-from l2ul_fast.distributed.pairs import full_fits, make_pairs
+from importlib import import_module
+from typing import Any
 
+# Imported when first used: a new worker process loads `worker` before the variables that numba reads are set.
+_LAZY = {
+    **dict.fromkeys(("connect", "map_jobs", "once_per_host", "token", "worker_count"), "cluster"),
+    **dict.fromkeys(("describe_shards", "sample_partitions", "spans", "stream_counts", "take_rows"), "sums"),
+    **dict.fromkeys(("full_fits", "make_pairs"), "executor"),
+}
 __all__ = [
     "connect",
     "describe_shards",
@@ -23,3 +28,9 @@ __all__ = [
     "token",
     "worker_count",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"l2ul_fast.distributed.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -101,7 +101,7 @@ def connect(scheduler: str | None = None, workers: int | None = None) -> Iterato
 def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
     import dask
 
-    from l2ul_fast.localworker import LocalWorker  # here: it needs Dask
+    from l2ul_fast.distributed.worker import LocalWorker  # here: it needs Dask
 
     class Nanny(distributed.Nanny):
         """Dask's own leaves a new worker's variables in this process, also when it replaces one that died."""

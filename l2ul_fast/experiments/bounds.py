@@ -43,7 +43,7 @@ from l2ul_fast.experiments.parts import (
 )
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner import draw
+from l2ul_fast.unlearner.pairs import plan as draw
 
 PROFILES: dict[str, Numbers] = {
     "quick": {"lr": ("magic", "higgs"), "mlp": ("magic",), "rows": {"lr": 8000, "mlp": 5000}, "m": 200, "s": 1000,

@@ -29,8 +29,8 @@ from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.draw import draw_pairs
 from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.pairs.plan import draw_pairs
 from l2ul_kernels import Partitions, cell_counts
 
 PROFILES: dict[str, Numbers] = {

@@ -13,14 +13,14 @@ import numba
 import numpy as np
 
 from l2ul_fast.distributed.cluster import token
-from l2ul_fast.distributed.pairs import _common, _make_some
+from l2ul_fast.distributed.executor import _common, _make_some
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import Times, gain, gains, interleave, once, stolen_seconds
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import FileTable
-from l2ul_fast.unlearner.draw import PairPlan, plan_pairs
-from l2ul_fast.unlearner.pairs import Pairs, subset_pairs
+from l2ul_fast.unlearner.pairs.make import Pairs, subset_pairs
+from l2ul_fast.unlearner.pairs.plan import PairPlan, plan_pairs
 from l2ul_kernels import threads
 
 #: (model name, pairs, rows per pair): what `l2ul fit` makes by default (the MLP: its subset pairs), and a short job.

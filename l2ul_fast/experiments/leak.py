@@ -35,7 +35,7 @@ from l2ul_fast.experiments.parts import Numbers, chosen, fitted, numbers_of, pin
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.draw import draw_pairs
+from l2ul_fast.unlearner.pairs.plan import draw_pairs
 
 #: Rows per pair of the learned head.
 LEARNED_S = 10_000

@@ -44,7 +44,7 @@ from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import PAUSE
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.draw import request
+from l2ul_fast.unlearner.pairs.plan import request
 
 Ids = NDArray[np.int64]
 Vector = NDArray[np.float64]

@@ -28,15 +28,15 @@ from l2ul_fast.experiments.jobs import Done, Job, Setting
 from l2ul_fast.experiments.parts import Ids, Numbers, Vector, chosen, numbers_of, pinned, score
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.cellstate import CellState
-from l2ul_fast.unlearner.draw import request
 from l2ul_fast.unlearner.heads.base import Rows
 from l2ul_fast.unlearner.heads.kme import Kme
 from l2ul_fast.unlearner.heads.learned import Learned
 from l2ul_fast.unlearner.heads.paper import Paper
 from l2ul_fast.unlearner.heads.sealed import counts_of, make_pairs, train_first
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.pairs import Pairs
+from l2ul_fast.unlearner.pairs.make import Pairs
+from l2ul_fast.unlearner.pairs.plan import request
+from l2ul_fast.unlearner.state import CellState
 
 DATASETS = ("susy", "higgs")
 WIDE = (2, 4, 8, 16, 32, 64, 128, 256)

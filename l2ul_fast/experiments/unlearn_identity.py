@@ -41,7 +41,7 @@ from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.experiments.unlearn_quality import sums_without
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.artifact import read_header
+from l2ul_fast.unlearner.artifact.directory import read_header
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_kernels.request.claims import PRESENT
 

@@ -35,10 +35,10 @@ from l2ul_fast.experiments.contenders import DEFAULT, Scratch, plain, quiet
 from l2ul_fast.experiments.jobs import Done
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.draw import request
 from l2ul_fast.unlearner.heads.base import Rows
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.pairs.plan import request
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels.request import expansion as kernels
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l2ul_fast.distributed.counts import FAN_IN, LEAF_BYTES, LEAVES
+from l2ul_fast.distributed.sums import FAN_IN, LEAF_BYTES, LEAVES
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record, read_records
 from l2ul_fast.report.kernels import COLOURS

@@ -14,7 +14,7 @@ from l2ul_fast.errors import DataError
 from l2ul_fast.resnet.features import Matrix, outputs
 from l2ul_fast.resnet.model import ResNet18, copy_of, flat, set_flat
 from l2ul_fast.resnet.train import Progress
-from l2ul_fast.unlearner.artifact import load_artifact, save_artifact
+from l2ul_fast.unlearner.artifact.directory import load_artifact, save_artifact
 from l2ul_fast.unlearner.l2ul import L2UL
 
 

@@ -21,8 +21,8 @@ from l2ul_fast.resnet.matching import Design, Strength, Targets, least_push, pra
 from l2ul_fast.resnet.model import ResNet18, copy_of, flat, set_flat
 from l2ul_fast.resnet.shadow import Unseen
 from l2ul_fast.resnet.train import Progress
-from l2ul_fast.unlearner.artifact import load_artifact, read_ledger, save_artifact
-from l2ul_fast.unlearner.ledger import entry
+from l2ul_fast.unlearner.artifact.directory import load_artifact, read_ledger, save_artifact
+from l2ul_fast.unlearner.artifact.ledger import entry
 from l2ul_fast.unlearner.requests import checked_ids
 
 SCOPES = ("head", "subspace")

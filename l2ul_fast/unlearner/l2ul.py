@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices, refuse_mask
-from l2ul_fast.unlearner import fitting, saving
+from l2ul_fast.unlearner import fit as fitting
+from l2ul_fast.unlearner.artifact import saving
+from l2ul_fast.unlearner.artifact.ledger import entry
 from l2ul_fast.unlearner.heads.base import Report, Rows
 from l2ul_fast.unlearner.heads.expansion import Expansion, OutOfScale
-from l2ul_fast.unlearner.ledger import entry
 from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
 from l2ul_fast.unlearner.result import (
     UNTRUSTED,

@@ -41,13 +41,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.artifact import load_artifact, read_header
-from l2ul_fast.unlearner.header import BLOCK, HEADER
+from l2ul_fast.unlearner.artifact.directory import load_artifact, read_header
+from l2ul_fast.unlearner.artifact.format import BLOCK, HEADER
+from l2ul_fast.unlearner.artifact.ledger import theta_digest
+from l2ul_fast.unlearner.artifact.tensors import encode, layout_of
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.ledger import theta_digest
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
-from l2ul_fast.unlearner.tensors import encode, layout_of
 from l2ul_kernels import Partitions, assign_cells, counts_from_cells, unpack_cells
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, SQUARED
@@ -1131,7 +1131,7 @@ def _anchor(e: Evidence) -> Iterator[Attack]:
 
 def _confirmations(e: Evidence) -> Iterator[Attack]:
     """Digests of theta or of files, and figures of the fit: make them with a candidate in place of the row."""
-    from l2ul_fast.unlearner import fitting
+    from l2ul_fast.unlearner import fit as fitting
 
     if not isinstance(e.u.head, Expansion):
         return

@@ -55,7 +55,8 @@ STANDINS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
 
 def homes() -> SimpleNamespace:
     """Names without a promised import path."""
-    from l2ul_fast.unlearner import draw, order
+    from l2ul_fast.unlearner.pairs import order
+    from l2ul_fast.unlearner.pairs import plan as draw
     from l2ul_kernels import mlp_train
     from l2ul_kernels.codegen.llvm import VECTOR_BYTES
     from l2ul_kernels.sgd import shuffle

@@ -124,7 +124,7 @@ def test_a_loaded_artifact_answers_requests_and_refuses_forgotten_rows(name, tmp
 @pytest.mark.parametrize("name", TAKEN_OVER)
 def test_an_artifact_that_was_taken_over_is_saved_as_a_new_one(name, how, tmp_path):
     from l2ul_fast import L2UL
-    from l2ul_fast.unlearner.artifact import check_artifact
+    from l2ul_fast.unlearner.artifact.directory import check_artifact
 
     u, copy, data = load(name, tmp_path)
     old = {path.name for path in copy.glob("state-*")}

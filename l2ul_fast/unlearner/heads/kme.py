@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.cellstate import CellState
-from l2ul_fast.unlearner.features import class_shifts
-from l2ul_fast.unlearner.fitting import Fitted, Laps
+from l2ul_fast.unlearner.fit import Fitted, Laps
 from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.sealed import (
     SealedHead,
@@ -30,8 +28,10 @@ from l2ul_fast.unlearner.heads.sealed import (
     theta_from,
     train_first,
 )
-from l2ul_fast.unlearner.pairs import Pairs
-from l2ul_fast.unlearner.ridge import RidgeHead
+from l2ul_fast.unlearner.pairs.features import class_shifts
+from l2ul_fast.unlearner.pairs.make import Pairs
+from l2ul_fast.unlearner.pairs.ridge import RidgeHead
+from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels.voronoi.subsets import count_rows
 
 #: Rows up to which their cells' weights are added one by one; of more, cells are counted first.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.fitting import Fitted, Laps
+from l2ul_fast.unlearner.fit import Fitted, Laps
 from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.sealed import (
     SealedHead,
@@ -28,8 +28,8 @@ from l2ul_fast.unlearner.heads.sealed import (
     train_first,
 )
 from l2ul_fast.unlearner.heads.secant import gradient_sum
-from l2ul_fast.unlearner.pairs import Pairs
-from l2ul_fast.unlearner.ridge import RidgeHead
+from l2ul_fast.unlearner.pairs.make import Pairs
+from l2ul_fast.unlearner.pairs.ridge import RidgeHead
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.request.claims import logistic_total
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.cellstate import CellState
-from l2ul_fast.unlearner.fitting import Fitted, Laps
+from l2ul_fast.unlearner.fit import Fitted, Laps
 from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.kme import cells_from, cells_of, renewed
 from l2ul_fast.unlearner.heads.sealed import (
@@ -26,7 +25,8 @@ from l2ul_fast.unlearner.heads.sealed import (
     theta_from,
     train_first,
 )
-from l2ul_fast.unlearner.pairs import Pairs
+from l2ul_fast.unlearner.pairs.make import Pairs
+from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels.request.network import DirectForward
 
 Weights = dict[str, NDArray[np.float32]]
@@ -60,7 +60,7 @@ class Paper(SealedHead):
         report: Report | None = None,
     ) -> tuple[Self, dict[str, Any]]:  # fmt: skip
         """(the head whose network is trained on these pairs, what was found); cells are those of table's rows."""
-        from l2ul_fast.unlearner.network import train_direct  # torch is imported only when a network is trained
+        from l2ul_fast.unlearner.heads.network import train_direct  # torch is imported only when a network is trained
 
         network = train_direct(
             pairs, cells, seed=options["random_state"],

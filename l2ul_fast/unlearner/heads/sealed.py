@@ -20,7 +20,7 @@ from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
 from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
-from l2ul_fast.unlearner.pairs import Pairs, full_pairs, subset_pairs
+from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
 
 #: What a head keeps of the unlearner's parameters: all that training it anew takes.
 OPTIONS = ("model", "lam", "penalty", "m", "s", "robust", "psi", "t", "hidden", "activation", "anchor", "anchor_rows",

@@ -147,7 +147,7 @@ def _plain(params: dict[str, Any], table: Table) -> MLPModel:
 
 def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Any:
     """Train the model and build its head; `size`, the largest row number + 1, does not matter here."""
-    from l2ul_fast.unlearner.fitting import Fitted, Laps
+    from l2ul_fast.unlearner.fit import Fitted, Laps
 
     _check(params, table)
     lap = Laps()

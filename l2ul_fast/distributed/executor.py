@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, FileTable, Table
-from l2ul_fast.unlearner.draw import PairPlan, has_classes
-from l2ul_fast.unlearner.order import in_order
-from l2ul_fast.unlearner.pairs import Fits, Made, PairMaker, fit_batch, id_type
+from l2ul_fast.unlearner.pairs.make import Fits, Made, PairMaker, fit_batch, id_type
+from l2ul_fast.unlearner.pairs.order import in_order
+from l2ul_fast.unlearner.pairs.plan import PairPlan, has_classes
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]

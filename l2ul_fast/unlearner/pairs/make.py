@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
-from l2ul_fast.unlearner.draw import PairPlan, draw_forget_sets, plan_pairs
-from l2ul_fast.unlearner.order import in_order
+from l2ul_fast.unlearner.pairs.order import in_order
+from l2ul_fast.unlearner.pairs.plan import PairPlan, draw_forget_sets, plan_pairs
 
 Progress = Callable[[int, int], None]
 

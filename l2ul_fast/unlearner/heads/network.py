@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.unlearner.features import pair_embeddings
+from l2ul_fast.unlearner.pairs.features import pair_embeddings
 from l2ul_kernels import threads
 
 Progress = Callable[[int, int], None]

@@ -13,8 +13,8 @@ import numpy as np
 
 from l2ul_fast import __version__
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.durable import explain, read_file
-from l2ul_fast.unlearner.ledger import START
+from l2ul_fast.unlearner.artifact.durable import explain, read_file
+from l2ul_fast.unlearner.artifact.ledger import START
 
 FORMAT = "l2ul-artifact"
 FORMAT_VERSION = 2

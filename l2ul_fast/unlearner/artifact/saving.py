@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import FileTable
-from l2ul_fast.unlearner.artifact import NotTidied, Opened, append_artifact, open_artifact, save_artifact
+from l2ul_fast.unlearner.artifact.directory import NotTidied, Opened, append_artifact, open_artifact, save_artifact
+from l2ul_fast.unlearner.artifact.journal import View
+from l2ul_fast.unlearner.artifact.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.heads.base import Arrays, Head
 from l2ul_fast.unlearner.heads.expansion import Expansion
-from l2ul_fast.unlearner.journal import View
-from l2ul_fast.unlearner.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
 from l2ul_kernels.request import expansion as kernels
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
@@ -404,7 +404,7 @@ def _params_of_version_1(directory: Path, facts: dict[str, Any]) -> dict[str, An
 
 def _expand_version_1(u: L2UL, directory: Path) -> None:
     """A step of Newton's is replaced by an expansion at the optimum of the rows that stay."""
-    from l2ul_fast.unlearner import fitting
+    from l2ul_fast.unlearner import fit as fitting
 
     table = u.retained()
     assert table is not None

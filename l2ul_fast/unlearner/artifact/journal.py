@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.header import FileRecord, Header, canonical, count
-from l2ul_fast.unlearner.ledger import Entry, decode_rows
+from l2ul_fast.unlearner.artifact.format import FileRecord, Header, canonical, count
+from l2ul_fast.unlearner.artifact.ledger import Entry, decode_rows
 
 Ids = NDArray[np.int64]
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.durable import PIECE, open_file, overwrite, read_file
-from l2ul_fast.unlearner.header import BLOCK, FileRecord
+from l2ul_fast.unlearner.artifact.durable import PIECE, open_file, overwrite, read_file
+from l2ul_fast.unlearner.artifact.format import BLOCK, FileRecord
 
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.durable import (
+from l2ul_fast.unlearner.artifact.durable import (
     LOCK,
     create,
     delete,
@@ -39,7 +39,7 @@ from l2ul_fast.unlearner.durable import (
     sync_directory,
     write_file,
 )
-from l2ul_fast.unlearner.header import (
+from l2ul_fast.unlearner.artifact.format import (
     BLOCK,
     FORMAT,
     FORMAT_VERSION,
@@ -51,9 +51,18 @@ from l2ul_fast.unlearner.header import (
     dump,
     read_header,
 )
-from l2ul_fast.unlearner.journal import JOURNAL, Ids, Record, View, changed_facts, erased_rows, plain, read_journal
-from l2ul_fast.unlearner.ledger import Entry, Ledger, chain, theta_digest
-from l2ul_fast.unlearner.tensors import (
+from l2ul_fast.unlearner.artifact.journal import (
+    JOURNAL,
+    Ids,
+    Record,
+    View,
+    changed_facts,
+    erased_rows,
+    plain,
+    read_journal,
+)
+from l2ul_fast.unlearner.artifact.ledger import Entry, Ledger, chain, theta_digest
+from l2ul_fast.unlearner.artifact.tensors import (
     CODES,
     Arrays,
     Erased,

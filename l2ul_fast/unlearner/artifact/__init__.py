@@ -1,0 +1,12 @@
+"""A fitted unlearner on disk: directory, format, tensors, journal, ledger, durable writes."""
+
+from l2ul_fast.unlearner.artifact.directory import (
+    check_artifact,
+    load_artifact,
+    locked,
+    read_header,
+    read_ledger,
+    save_artifact,
+)
+
+__all__ = ["check_artifact", "load_artifact", "locked", "read_header", "read_ledger", "save_artifact"]
