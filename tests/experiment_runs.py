@@ -5,7 +5,7 @@ import json
 
 from l2ul_fast.experiments.jobs import DATASETS, Setting, run_jobs
 from l2ul_fast.measure.records import Run
-from l2ul_fast.report.figures import FIGURES
+from l2ul_fast.report.exhibits import FIGURES
 
 
 def tiny(tmp_path, name, threads=1, **numbers):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import gate, plan
+from l2ul_fast.experiments import plan
+from l2ul_fast.experiments.arena import Arena, compare
 from l2ul_fast.experiments.contenders import ALL_METHODS, DEFAULT, HEADS, Scratch, contender, erased_seconds, request
 from l2ul_fast.experiments.jobs import DATASETS, Job, dataset_file, run_jobs
-from l2ul_fast.experiments.methods import Arena, compare
+from l2ul_fast.experiments.quality import gate
 from l2ul_fast.experiments.reproduce import find
 from l2ul_fast.measure.records import Run, read_records
 from l2ul_fast.tables import ArrayTable

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import unlearn, unlearn_identity, unlearn_latency, unlearn_quality
+from l2ul_fast.experiments.quality import heads as unlearn_quality
+from l2ul_fast.experiments.quality import identity as unlearn_identity
+from l2ul_fast.experiments.quality import unlearn
+from l2ul_fast.experiments.speed import requests as unlearn_latency
 from l2ul_fast.measure.records import Run
-from l2ul_fast.report import unlearn as report
+from l2ul_fast.report.figures import unlearn as report
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.heads.expansion import Expansion

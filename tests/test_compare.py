@@ -9,8 +9,8 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from l2ul_fast.cli.app import app
-from l2ul_fast.compare import compare_runs, holm, paired_p
 from l2ul_fast.errors import UserError
+from l2ul_fast.report.compare import compare_runs, holm, paired_p
 
 FEW = {name: DATASETS[name] for name in ("magic", "higgs")}
 

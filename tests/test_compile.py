@@ -152,6 +152,6 @@ try:
 except ValueError:
     print("found")
 """
-    measure = "from l2ul_fast.experiments.kernels import check_cost\nassert check_cost(1)['status'] == 'ok'\n"
+    measure = "from l2ul_fast.experiments.speed.kernels import check_cost\nassert check_cost(1)['status'] == 'ok'\n"
     for code in (look, measure + look, look):
         assert run_python(code, NUMBA_CACHE_DIR=str(tmp_path)).strip() == "found"

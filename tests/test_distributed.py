@@ -26,7 +26,7 @@ from l2ul_fast.distributed import sums as counting
 from l2ul_fast.distributed.executor import _Files, _opened, about_seconds, shares
 from l2ul_fast.distributed.worker import REPORTS
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.experiments.distributed import scheduler_bytes, work_of
+from l2ul_fast.experiments.speed.distributed import scheduler_bytes, work_of
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.heads.sealed import labels_of

@@ -14,7 +14,7 @@ import pytest
 
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import UserError
-from l2ul_fast.report.distributed import CostModel, check, far, page_part, rows
+from l2ul_fast.report.figures.distributed import CostModel, check, far, page_part, rows
 from l2ul_fast.report.readme import replace_part
 
 L2UL = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from experiment_runs import check_figure, check_resume, run, tiny
 
-from l2ul_fast.experiments import bounds
+from l2ul_fast.experiments.paper import bounds
 from l2ul_fast.models import LogisticModel, MLPModel
 
 

@@ -5,7 +5,7 @@ import pytest
 from experiment_runs import check_figure, check_resume, run, tiny
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import contamination
+from l2ul_fast.experiments.paper import contamination
 from l2ul_fast.models import LogisticModel
 
 SMALL = {"clean": 300, "test": 500, "seeds": 1, "m": 60, "s": 120, "anchor_rows": 80}

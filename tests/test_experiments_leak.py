@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from experiment_runs import check_figure, check_resume, run, tiny
 
-from l2ul_fast.experiments import leak
+from l2ul_fast.experiments.paper import leak
 
 
 @pytest.mark.parametrize(("n", "m", "s"), [(4, 3, 2), (5, 2, 1), (3, 4, 2)])

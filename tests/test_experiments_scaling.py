@@ -5,8 +5,8 @@ import pytest
 from experiment_runs import check_figure, check_resume, run, tiny
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import cores, scale
 from l2ul_fast.experiments.jobs import Setting
+from l2ul_fast.experiments.speed import cores, scale
 from l2ul_fast.tables import FileTable
 from l2ul_kernels.threads import thread_limit
 

@@ -5,8 +5,8 @@ import pytest
 from experiment_runs import check_figure, check_resume, run, tiny
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import sensitivity
-from l2ul_fast.experiments.parts import answer
+from l2ul_fast.experiments.paper import sensitivity
+from l2ul_fast.experiments.scoring import answer
 from l2ul_fast.unlearner import L2UL
 
 NUMBERS = {

@@ -5,7 +5,7 @@ import pytest
 from experiment_runs import check_figure, check_resume, run, tiny
 from sklearn.linear_model import LogisticRegression
 
-from l2ul_fast.experiments import sequence
+from l2ul_fast.experiments.quality import sequence
 
 
 def test_points_and_rows_of_a_stream():

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import read_records
-from l2ul_fast.report import costs, headline, methods, speedup
 from l2ul_fast.report.common import Cell, Table, dataset_label, median, ratio_text, runs_of, seconds_text, tidy
+from l2ul_fast.report.figures import costs, headline, methods, speedup
 from l2ul_fast.report.page import Section, table_html, write_page
 from l2ul_fast.report.run import find_run, missing_parts, write_report
 

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import resnet
+from l2ul_fast.experiments.paper import resnet
 from l2ul_fast.measure.records import Run
-from l2ul_fast.report import resnet as report
+from l2ul_fast.report.figures import resnet as report
 from l2ul_fast.resnet.train import Recipe
 
 MICRO = replace(

@@ -62,8 +62,8 @@ def kernels(
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Compare our kernels with every peer and with the machine's matrix product."""
-    from l2ul_fast.experiments import kernels as experiment
-    from l2ul_fast.report import kernels as report
+    from l2ul_fast.experiments.speed import kernels as experiment
+    from l2ul_fast.report.figures import kernels as report
 
     wanted = thread_list(threads)
     run = start(out, fresh)
@@ -91,8 +91,8 @@ def stream(
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Stream a large file beside its limits, reading alone and the kernel alone; rows by number, text, writing."""
-    from l2ul_fast.experiments import stream as experiment
-    from l2ul_fast.report import stream as report
+    from l2ul_fast.experiments.speed import stream as experiment
+    from l2ul_fast.report.figures import stream as report
 
     wanted = thread_list(threads)
     run = start(out, fresh)
@@ -120,8 +120,8 @@ def unlearn(
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """What the unlearning core promises: identity, rho, error estimates, latency, two times, reconstruction."""
-    from l2ul_fast.experiments import unlearn as experiment
-    from l2ul_fast.report import unlearn as report
+    from l2ul_fast.experiments.quality import unlearn as experiment
+    from l2ul_fast.report.figures import unlearn as report
 
     parts = words(only, experiment.PARTS)
     names = words(datasets, experiment.ALL)

@@ -35,9 +35,9 @@ def distributed(
     k = cores if workers is None else workers
     if not 2 <= k <= cores:
         raise UserError(f"{k} workers cannot be compared with {k} threads of one process: there are {cores} core(s)")
-    from l2ul_fast.experiments import distributed as experiment
+    from l2ul_fast.experiments.speed import distributed as experiment
     from l2ul_fast.measure.records import write_atomic
-    from l2ul_fast.report import distributed as report
+    from l2ul_fast.report.figures import distributed as report
     from l2ul_fast.report.readme import replace_part
 
     run = start(out, fresh)

@@ -126,9 +126,9 @@ def measure(options: dict[str, Any], folder: Path, threads: int, fresh: bool, sh
     """All jobs (or share "i/k" of them) in this process, with a budget of `threads`."""
     import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
 
-    from l2ul_fast.experiments import gate
     from l2ul_fast.experiments.jobs import run_jobs
     from l2ul_fast.experiments.plan import jobs_of
+    from l2ul_fast.experiments.quality import gate
     from l2ul_kernels import threads as budget
 
     run = start(folder, fresh)

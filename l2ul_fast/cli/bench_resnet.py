@@ -37,9 +37,9 @@ def resnet(
 ) -> None:
     """ToW, MIA gap and time of L2UL, RUM, ADV+IMP and others beside Retrain and doing nothing."""
     from l2ul_fast.cli.bench import finish, progress_bar, shower, start, stderr, words
-    from l2ul_fast.experiments import resnet as experiment
+    from l2ul_fast.experiments.paper import resnet as experiment
     from l2ul_fast.measure.records import write_atomic
-    from l2ul_fast.report import resnet as report
+    from l2ul_fast.report.figures import resnet as report
     from l2ul_fast.report.readme import replace_part
 
     names = experiment.DEFAULT if methods is None else words(methods, experiment.NAMES)

@@ -47,7 +47,7 @@ def compare(
 ) -> None:
     """Tell what got faster, slower, better or worse from run A to run B. Exit code 0: nothing slower or worse, 1:
     something is, 2: the runs cannot be compared."""
-    from l2ul_fast.compare import compare_runs
+    from l2ul_fast.report.compare import compare_runs
     from l2ul_fast.report.comparison import terminal
 
     try:

@@ -19,6 +19,8 @@ EXPERIMENTS = (
 )  # fmt: skip
 #: Those that are run only when named: `baselines` repeats `lr` and `mlp` on a few datasets for more r.
 NAMED = ("baselines",)
+#: The room of an experiment that is not one of the paper's.
+ROOMS = {"sequence": "quality", "cores": "speed", "scale": "speed"}
 #: rows: of a dataset in all; m: training pairs of L2UL; cold: runs in which the MLP is retrained from its anchor;
 #: mlp_rows, wide_rows: training rows of the MLP at most (wide: above 40 features); wide_skips: methods left out
 #: there (the heads that learn from pairs need 2.5 per parameter: a minute); complete: no subsets of originals.
@@ -41,7 +43,7 @@ def jobs_of(setting: Setting, experiments: tuple[str, ...], only: tuple[str, ...
     for name in experiments:
         if name not in EXPERIMENTS + NAMED:
             raise UserError(f"{name!r} is not one of the experiments {', '.join(EXPERIMENTS + NAMED)}")
-        found += import_module(f"l2ul_fast.experiments.{name}").jobs(setting)
+        found += import_module(f"l2ul_fast.experiments.{ROOMS.get(name, 'paper')}.{name}").jobs(setting)
     order = {dataset: i for i, dataset in enumerate(setting.datasets)}
     shared = [job for job in found if job.experiment in ("mlp", "efficacy")]
     shared.sort(key=lambda job: order[job.name])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from l2ul_fast.measure.records import Record, upgrade
-from l2ul_fast.report.kernels import COLOURS
+from l2ul_fast.report.figures.kernels import COLOURS
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _, GREY = COLOURS
 #: Text and lines, background. The page replaces both by its own colours: plots follow the reader's light or dark mode.

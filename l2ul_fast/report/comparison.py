@@ -8,9 +8,9 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from l2ul_fast.compare import IDENTITY, Comparison
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import look
+from l2ul_fast.report.compare import IDENTITY, Comparison
 
 
 def terminal(found: Comparison, everything: bool = False) -> Any:

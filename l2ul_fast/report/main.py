@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 from l2ul_fast.measure.records import Record, upgrade, write_atomic
-from l2ul_fast.report import headline
 from l2ul_fast.report.common import (
     erased_cell,
     group,
@@ -21,6 +20,7 @@ from l2ul_fast.report.common import (
     seconds_text,
     tidy,
 )
+from l2ul_fast.report.figures import headline
 
 #: Tables of the README: title, model, r.
 TABLES = (

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record, read_records, write_atomic
-from l2ul_fast.report import kernels, main, stream, unlearn
+from l2ul_fast.report import main
+from l2ul_fast.report.figures import kernels, stream, unlearn
 
 
 def replace_part(text: str, name: str, content: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record, read_records
-from l2ul_fast.report import costs, headline, methods, speedup
 from l2ul_fast.report.common import (
     Drawing,
     Table,
@@ -26,6 +25,7 @@ from l2ul_fast.report.common import (
     tidy,
     values,
 )
+from l2ul_fast.report.figures import costs, headline, methods, speedup
 from l2ul_fast.report.page import Section, escape, records_table, write_page
 
 #: Experiments a whole run has, and what each is on the page, in the paper's order.
@@ -132,7 +132,7 @@ def sections(records: list[Record], environment: Record, missing: list[str]) -> 
 def _further(name: str, title: str, records: list[Record]) -> Section:
     """An experiment with its own figure and table, or its records in a plain table."""
     try:
-        own = import_module("l2ul_fast.report.figures").FIGURES.get(name)
+        own = import_module("l2ul_fast.report.exhibits").FIGURES.get(name)
     except ModuleNotFoundError:
         own = None
     anchor = "x-" + "".join(c if c.isalnum() else "-" for c in name)

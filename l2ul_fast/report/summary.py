@@ -112,7 +112,7 @@ def terminal(records: list[Record]) -> Group:
         parts.append(short_table(main))
     speed = pick(records, experiment="baseline-speed")
     if speed:
-        from l2ul_fast.report.baseline_speed import table as speed_table
+        from l2ul_fast.report.figures.baseline_speed import table as speed_table
 
         parts.append(speed_table(speed))
     counted = group([r for r in records if r.get("experiment") not in ("environment", "gate")], "experiment")

@@ -28,7 +28,7 @@ import numpy as np
 
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, request
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
-from l2ul_fast.experiments.parts import (
+from l2ul_fast.experiments.scoring import (
     Ids,
     Numbers,
     Vector,

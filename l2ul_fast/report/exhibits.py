@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report import baseline_speed, bounds, contamination, leak, scaling, sensitivity, sequence
+from l2ul_fast.report.figures import baseline_speed, bounds, contamination, leak, scaling, sensitivity, sequence
 
 Plot = Callable[[list[Record]], Any]
 Columns = tuple[list[str], list[list[Any]]]

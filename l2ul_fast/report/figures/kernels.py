@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from l2ul_fast.experiments.kernels import ASSIGN, COUNTS, PEAK, SHAPE
-from l2ul_fast.experiments.peers import PEERS
+from l2ul_fast.experiments.speed.kernels import ASSIGN, COUNTS, PEAK, SHAPE
+from l2ul_fast.experiments.speed.peers import PEERS
 from l2ul_fast.measure.records import Record
 
 #: Okabe and Ito's colours, told apart by colour-blind readers.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 
+from l2ul_fast.experiments.arena import WIDE, Arena, chosen, compare
 from l2ul_fast.experiments.jobs import Done, Job, Setting, load, some_rows
-from l2ul_fast.experiments.methods import WIDE, Arena, chosen, compare
 from l2ul_fast.measure.records import Record
 
 REQUESTS = (("random", 1), ("random", 100), ("random", 1000))

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import DEFAULT, quiet
 from l2ul_fast.experiments.jobs import Done
-from l2ul_fast.experiments.unlearn_quality import sums_without
+from l2ul_fast.experiments.quality.heads import sums_without
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.artifact.directory import read_header

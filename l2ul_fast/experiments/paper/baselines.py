@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from l2ul_fast.experiments import retrain_speed
+from l2ul_fast.experiments.arena import Arena, chosen, compare
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.methods import Arena, chosen, compare
-from l2ul_fast.experiments.mlp import arena_of
+from l2ul_fast.experiments.paper.mlp import arena_of
+from l2ul_fast.experiments.speed import baselines as retrain_speed
 from l2ul_fast.measure.records import Record
 
 REQUESTS = (("random", 1), ("random", 100), ("random", 1000))

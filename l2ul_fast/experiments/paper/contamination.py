@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import (
+from l2ul_fast.experiments.scoring import (
     Ids,
     Numbers,
     Vector,

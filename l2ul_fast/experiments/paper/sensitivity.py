@@ -25,7 +25,7 @@ import numpy as np
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import Ids, Numbers, Vector, chosen, numbers_of, pinned, score
+from l2ul_fast.experiments.scoring import Ids, Numbers, Vector, chosen, numbers_of, pinned, score
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.heads.base import Rows

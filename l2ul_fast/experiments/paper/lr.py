@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from l2ul_fast.experiments.arena import Arena, chosen, compare
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.methods import Arena, chosen, compare
 from l2ul_fast.measure.records import Record
 
 REQUESTS = (("random", 1),)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from l2ul_fast.experiments.unlearn_identity import CHECKS, IDENTITY, RECONSTRUCTION, SAVED, SCENES
-from l2ul_fast.experiments.unlearn_latency import DURABLE, FIT, FLAT, LATENCY, SLOW, TIMES, TORCH
-from l2ul_fast.experiments.unlearn_quality import GRID, LR_RTOL, MLP_RTOL, REQUESTS, RHO
+from l2ul_fast.experiments.quality.heads import GRID, LR_RTOL, MLP_RTOL, REQUESTS, RHO
+from l2ul_fast.experiments.quality.identity import CHECKS, IDENTITY, RECONSTRUCTION, SAVED, SCENES
+from l2ul_fast.experiments.speed.requests import DURABLE, FIT, FLAT, LATENCY, SLOW, TIMES, TORCH
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.common import dataset_label, group, median, pick, seconds_text, settings_of, values
-from l2ul_fast.report.kernels import COLOURS
+from l2ul_fast.report.figures.kernels import COLOURS
 
 OURS = "l2ul-expansion"
 NAMES = tuple(asked.name for asked in REQUESTS)

@@ -24,7 +24,7 @@ from l2ul_fast.baselines import Retrain
 from l2ul_fast.datasets.standin.rows import generate
 from l2ul_fast.experiments.contenders import DEFAULT, quiet
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import Numbers, numbers_of, pinned
+from l2ul_fast.experiments.scoring import Numbers, numbers_of, pinned
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import Answer
+from l2ul_fast.experiments.arena import Arena, Ids, chosen, compare
 from l2ul_fast.experiments.contenders import HEADS
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.methods import Arena, Ids, chosen, compare
-from l2ul_fast.experiments.mlp import arena_of
+from l2ul_fast.experiments.paper.mlp import arena_of
 from l2ul_fast.measure.records import Record
 from l2ul_fast.metrics import mia_chundawat2023, pooled_attack
 from l2ul_fast.metrics.value import Vector

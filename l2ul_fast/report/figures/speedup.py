@@ -21,7 +21,7 @@ from l2ul_fast.report.common import (
     seconds_of,
     settings_of,
 )
-from l2ul_fast.report.methods import MODELS_SHORT, main_records
+from l2ul_fast.report.figures.methods import MODELS_SHORT, main_records
 
 #: The paper's text beside its figures 2 and 3, r = 1: {(model, dataset): {baseline: times faster}}.
 PAPER = {

@@ -25,9 +25,12 @@ from typing import Any
 
 from l2ul_fast.datasets.file.layout import default_data_dir
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import pairs_lr, pairs_mlp, unlearn_identity, unlearn_latency, unlearn_quality
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting, dataset_file, run_jobs, some_rows
+from l2ul_fast.experiments.quality import heads as unlearn_quality
+from l2ul_fast.experiments.quality import identity as unlearn_identity
+from l2ul_fast.experiments.speed import pairs_lr, pairs_mlp
+from l2ul_fast.experiments.speed import requests as unlearn_latency
 from l2ul_fast.measure.records import Record, Run
 from l2ul_kernels.threads import thread_limit
 

@@ -28,7 +28,7 @@ import numpy as np
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import DEFAULT
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import Numbers, numbers_of
+from l2ul_fast.experiments.scoring import Numbers, numbers_of
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import Times, once
 
@@ -40,7 +40,7 @@ PROFILES: dict[str, Numbers] = {
 TASKS = ("kme", "retrain", "fit", "request")
 #: Repeats are as many as fit this many rows, from one to five.
 ROWS = 2_000_000
-CODE = "import sys; from l2ul_fast.experiments.scale import worker; worker(sys.argv[1])"
+CODE = "import sys; from l2ul_fast.experiments.speed.scale import worker; worker(sys.argv[1])"
 
 
 class Peak:

@@ -18,7 +18,7 @@ from l2ul_fast.report.common import (
     seconds,
     settings_of,
 )
-from l2ul_fast.report.methods import MAIN, MODELS_SHORT, main_records
+from l2ul_fast.report.figures.methods import MAIN, MODELS_SHORT, main_records
 
 
 def break_even_table(records: list[Record]) -> Table:

@@ -24,7 +24,7 @@ from l2ul_fast.report.common import (
     settings_of,
     style,
 )
-from l2ul_fast.report.methods import MAIN, main_records
+from l2ul_fast.report.figures.methods import MAIN, main_records
 
 
 class Mark(NamedTuple):

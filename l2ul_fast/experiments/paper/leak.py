@@ -31,7 +31,7 @@ from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.contenders import HEADS, request
 from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
-from l2ul_fast.experiments.parts import Numbers, chosen, fitted, numbers_of, pinned
+from l2ul_fast.experiments.scoring import Numbers, chosen, fitted, numbers_of, pinned
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable

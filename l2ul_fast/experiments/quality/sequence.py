@@ -29,7 +29,7 @@ import numpy as np
 from l2ul_fast.baselines import Retrain
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS, plain, quiet, request
 from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.parts import Ids, Numbers, chosen, fitted, numbers_of, pinned, score
+from l2ul_fast.experiments.scoring import Ids, Numbers, chosen, fitted, numbers_of, pinned, score
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable

@@ -15,7 +15,7 @@ from typing import Any
 from l2ul_fast.distributed.sums import FAN_IN, LEAF_BYTES, LEAVES
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record, read_records
-from l2ul_fast.report.kernels import COLOURS
+from l2ul_fast.report.figures.kernels import COLOURS
 
 #: Goals: wall time of k one-thread workers over that of one process with k threads; bytes to the scheduler per shard;
 #: parallel efficiency of making pairs.

@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from l2ul_fast.datasets.standin.rows import generate
 from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, plain, quiet, request
 from l2ul_fast.experiments.jobs import Done
-from l2ul_fast.experiments.unlearn_quality import shifts, widths
+from l2ul_fast.experiments.quality.heads import shifts, widths
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import interleave, once
 from l2ul_fast.models import LogisticModel

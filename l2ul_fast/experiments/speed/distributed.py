@@ -25,7 +25,7 @@ from l2ul_fast.datasets.stream.manifest import Manifest
 from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
 from l2ul_fast.distributed.worker import keep_memory
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.distributed_pairs import PairJob, pair_records, pair_turns
+from l2ul_fast.experiments.speed.distributed_pairs import PairJob, pair_records, pair_turns
 from l2ul_fast.measure.records import Record, Run
 from l2ul_fast.measure.timing import interleave, once
 from l2ul_fast.tables import FileTable

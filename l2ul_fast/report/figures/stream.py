@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report.kernels import COLOURS
+from l2ul_fast.report.figures.kernels import COLOURS
 
 
 def _find(records: list[Record], **key: Any) -> list[Record]:

@@ -1,0 +1,1 @@
+"""How fast each part is, beside its peers and its limits."""

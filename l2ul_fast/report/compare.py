@@ -1,0 +1,265 @@
+"""`l2ul compare A B`: what changed from one run to another beyond the noise.
+
+A cell is everything that says what was measured (IDENTITY); its runs are paired by seed. A change counts when a paired
+t-test over the runs rejects "no change" after Holm's correction for all tests made (so that the chance of any false
+alarm is alpha), and when it is larger than a minimum effect. Fewer than three paired runs are never judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, read_records
+from l2ul_fast.report.common import RUN, bytes_text, group, median, seconds_text, tidy, value
+from l2ul_fast.report.run import environment_of, find_run
+
+#: Fields that say what was measured; records that agree in them are runs of one cell.
+IDENTITY = (
+    "experiment", "dataset", "source", "n", "d", "model", "method", "r", "kind", "threads", "profile", "task", "part",
+    "parameter", "value", "psi", "t", "s", "m", "k", "requests", "dirty", "scope", "width", "epochs",
+)  # fmt: skip
+MIN_RUNS = 3
+#: rho below this is as good as 0: without a recorded solver floor, rounding decides the rest.
+TINY = 1e-12
+
+
+class Metric(NamedTuple):
+    """One compared quantity. ratio: changes count as shares, not as differences."""
+
+    name: str
+    ratio: bool
+    more_is_better: bool
+    words: tuple[str, str]  #: (good, bad)
+    read: Callable[[Record], float | None]
+    text: Callable[[float | None], str]
+
+
+def _rho(record: Record) -> float | None:
+    """rho, no lower than the solver's own noise: what lies below is all one."""
+    found = value(record, "rho")
+    return None if found is None else max(found, value(record, "noise_floor") or 0.0, TINY)
+
+
+def _forget_gap(record: Record) -> float | None:
+    """Distance of the accuracy on forgotten rows to Retrain's, which is its target."""
+    mine, target = value(record, "forget_accuracy"), value(record, "retrain_forget_accuracy")
+    return None if mine is None or target is None else abs(mine - target)
+
+
+def _time(name: str) -> Metric:
+    def read(record: Record) -> float | None:
+        found = value(record, name)
+        # doing nothing takes no time worth comparing
+        return found if found is not None and found > 0 and record.get("method") != "nothing" else None
+
+    return Metric(name, True, False, ("faster", "slower"), read, seconds_text)
+
+
+def _share(name: str, more: bool, read: Callable[[Record], float | None] | None = None) -> Metric:
+    return Metric(
+        name, False, more, ("better", "worse"), read or (lambda r: value(r, name)),
+        lambda v: "–" if v is None else f"{100 * v:.2f} %",
+    )  # fmt: skip
+
+
+METRICS = (
+    *(_time(name) for name in ("unlearn_seconds", "erased_seconds", "prepare_seconds", "seconds", "refresh_seconds")),
+    Metric("rho", True, False, ("better", "worse"), _rho, lambda v: "–" if v is None else f"{v:.3g}"),
+    _share("accuracy", True),
+    _share("disagreement", False),
+    _share("forget_accuracy gap", False, _forget_gap),
+    _share("mia_gap", False),
+    Metric("state_bytes", True, False, ("better", "worse"), lambda r: value(r, "state_bytes") or None, bytes_text),
+)
+
+
+@dataclass
+class Change:
+    """One metric of one cell in both runs."""
+
+    cell: Record
+    metric: Metric
+    a: float  #: median over the paired runs
+    b: float
+    effect: float  #: median over pairs of log(b / a), or of b - a
+    pairs: int
+    noise: float  #: spread of the timings themselves, as a share
+    p: float | None  #: None: too few runs to judge
+    corrected: float | None = None
+    verdict: str = "same"
+
+    @property
+    def change(self) -> str:
+        if self.metric.ratio:
+            return f"{100 * math.expm1(self.effect):+.1f} %" if self.effect < 1.6 else f"×{math.exp(self.effect):.3g}"
+        return f"{100 * self.effect:+.2f} points"
+
+    @property
+    def bad(self) -> bool:
+        return self.verdict == self.metric.words[1]
+
+    def as_json(self) -> Record:
+        return {
+            **self.cell, "metric": self.metric.name, "a": self.a, "b": self.b, "runs": self.pairs,
+            "change": math.expm1(self.effect) if self.metric.ratio else self.effect,
+            "unit": "share" if self.metric.ratio else "difference", "p": self.p, "p_corrected": self.corrected,
+            "verdict": self.verdict,
+        }  # fmt: skip
+
+
+@dataclass
+class Comparison:
+    """All compared values, and sentences on what to mind."""
+
+    changes: list[Change]
+    cells: int
+    warnings: list[str]
+
+    @property
+    def bad(self) -> list[Change]:
+        return [c for c in self.changes if c.bad]
+
+    def count(self, verdict: str) -> int:
+        return sum(c.verdict == verdict for c in self.changes)
+
+
+def compare_runs(
+    a: Path | str, b: Path | str, min_effect: float = 0.10, min_points: float = 0.1, alpha: float = 0.05
+) -> Comparison:
+    """Compare run A (before) with run B (after); UserError when they share no cell."""
+    folders = [find_run(a), find_run(b)]
+    found = [tidy(read_records(folder)) for folder in folders]
+    machines = [environment_of(f if f.is_dir() else f.parent, r) for f, r in zip(folders, found, strict=True)]
+    cells = [_cells(records) for records in found]
+    shared = [key for key in cells[0] if key in cells[1]]
+    if not shared:
+        why = _why_none(*found)
+        raise UserError(f"{a} and {b} share no cell, so there is nothing to compare{why}")
+    warnings = _machine_warnings(*machines)
+    changes, unpaired = [], 0
+    for key in shared:
+        pairs = _pairs(cells[0][key], cells[1][key])
+        unpaired += not pairs
+        changes += _changes(key, pairs)
+    if unpaired:
+        warnings.append(f"{unpaired} shared cells have no run with the same seed in both and were left out.")
+    for name, mine in ((a, cells[0]), (b, cells[1])):
+        if len(mine) > len(shared):
+            warnings.append(f"{len(mine) - len(shared)} of {len(mine)} cells are in {name} only.")
+    judge(changes, min_effect, min_points, alpha)
+    shift = [c.effect for c in changes if c.metric.name == "unlearn_seconds"]
+    if len(shift) >= 5 and abs(np.median(shift)) > math.log1p(min_effect):
+        how = "slower" if np.median(shift) > 0 else "faster"
+        warnings.append(
+            f"Half of all requests are at least {100 * abs(math.expm1(np.median(shift))):.0f} % {how} in {b}: "
+            "a change common to all methods is often the machine's."
+        )
+    return Comparison(changes, len(shared), warnings)
+
+
+def _cells(records: list[Record]) -> dict[tuple[Any, ...], list[Record]]:
+    measured = [r for r in records if r.get("experiment") not in (None, "environment")]
+    try:
+        return group(measured, *IDENTITY)
+    except TypeError:
+        raise UserError("a record has a list or an object where it should name what was measured") from None
+
+
+def _pairs(a: list[Record], b: list[Record]) -> list[tuple[Record, Record]]:
+    """Runs of one cell with the same seed and draw of rows; several of the same are paired in their order."""
+    mine, other = group(a, *RUN), group(b, *RUN)
+    return [both for key in mine if key in other for both in zip(mine[key], other[key], strict=False)]
+
+
+def _changes(key: tuple[Any, ...], pairs: list[tuple[Record, Record]]) -> list[Change]:
+    cell = {name: v for name, v in zip(IDENTITY, key, strict=True) if v is not None}
+    out = []
+    for metric in METRICS:
+        both = [(x, y) for ra, rb in pairs if (x := metric.read(ra)) is not None and (y := metric.read(rb)) is not None]
+        if not both:
+            continue
+        if metric.words[0] == "faster":
+            # one preparation that serves ten runs is written to ten records, but was timed once
+            both = list(dict.fromkeys(both))
+        x, y = np.array(both).T
+        moved = np.log(y / x) if metric.ratio else y - x
+        spread = max((median(side, "unlearn_spread") or 0.0 for side in zip(*pairs, strict=True)), default=0.0)
+        noise = spread if metric.name in ("unlearn_seconds", "erased_seconds") else 0.0
+        middle = float(np.median(moved))
+        out.append(
+            Change(cell, metric, float(np.median(x)), float(np.median(y)), middle, len(both), noise, paired_p(moved))
+        )
+    return out
+
+
+def paired_p(moved: np.ndarray[Any, Any]) -> float | None:
+    """Two-sided p of "the mean of the differences (k,) is 0"; None for fewer than MIN_RUNS."""
+    k = len(moved)
+    if k < MIN_RUNS:
+        return None
+    mean, sd = float(np.mean(moved)), float(np.std(moved, ddof=1))
+    if sd <= 1e-12 * abs(mean):  # every run moved alike, or none at all
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stats.t.sf(abs(mean) / (sd / math.sqrt(k)), k - 1))
+
+
+def holm(p: list[float]) -> list[float]:
+    """Holm's step-down correction: values at most alpha are rejected with a family-wise error of at most alpha."""
+    order = np.argsort(p, kind="stable")
+    out, highest = [0.0] * len(p), 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p) - rank) * p[i]))
+        out[i] = highest
+    return out
+
+
+def judge(changes: list[Change], min_effect: float, min_points: float, alpha: float) -> None:
+    """Set each change's corrected p and verdict."""
+    tested = [c for c in changes if c.p is not None]
+    for c, corrected in zip(tested, holm([c.p for c in tested if c.p is not None]), strict=True):
+        c.corrected = corrected
+    for c in changes:
+        needed = math.log1p(max(min_effect, c.noise)) if c.metric.ratio else min_points / 100
+        if c.corrected is None:
+            c.verdict = "too few runs" if abs(c.effect) > needed else "same"
+        elif c.corrected <= alpha and abs(c.effect) > needed:
+            good = (c.effect > 0) == c.metric.more_is_better
+            c.verdict = c.metric.words[0 if good else 1]
+
+
+def _machine_warnings(a: Record, b: Record) -> list[str]:
+    out = []
+    for name, what in (("cpu", "CPUs"), ("cores", "numbers of cores")):
+        if a.get(name) != b.get(name) and (a.get(name) or b.get(name)):
+            out.append(
+                f"The runs are from machines with different {what} ({a.get(name)} and {b.get(name)}): "
+                "differences in time may be the machine's."
+            )
+    versions = [m["versions"] if isinstance(m.get("versions"), dict) else {} for m in (a, b)]
+    moved = [k for k in versions[0] if k in versions[1] and versions[0][k] != versions[1][k] and k != "l2ul-fast"]
+    if moved:
+        text = ", ".join(f"{k} {versions[0][k]} and {versions[1][k]}" for k in moved)
+        out.append(f"The runs used different versions: {text}.")
+    return out
+
+
+def _why_none(a: list[Record], b: list[Record]) -> str:
+    """The nearest reason, where there is one."""
+    for name in ("experiment", "profile", "threads", "dataset", "source", "n"):
+        sides = [
+            sorted({str(r[name]) for r in run if r.get(name) and r.get("experiment") != "environment"})
+            for run in (a, b)
+        ]
+        if not all(sides):
+            continue
+        if not set(sides[0]) & set(sides[1]):
+            return f" (they have different values of {name}: {', '.join(sides[0][:4])} and {', '.join(sides[1][:4])})"
+    return ""

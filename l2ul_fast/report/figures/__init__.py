@@ -1,0 +1,1 @@
+"""One figure and table of an experiment in each file."""
