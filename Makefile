@@ -43,7 +43,7 @@ test-all: venv
 	$(BIN)/python -m pytest -m ''
 
 mutants: venv
-	nice -n 19 $(BIN)/python tests/mutants.py
+	nice -n 19 $(BIN)/python tests/mutants/mutants.py
 
 lint: venv
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 Library calls for tanh would take longer than all products of the MLP. Here exp(x) - 1 = 2^k (e^r - 1) + (2^k - 1) with
 k = round(x / ln 2), |r| <= ln(2) / 2 and a Taylor polynomial for e^r - 1; for k = 0 nothing cancels, so tanh keeps its
-relative accuracy near 0 (a few units of the last place everywhere, checked in tests/test_mlp.py). NaN stays NaN.
+relative accuracy near 0 (a few units of the last place everywhere: tests/kernels/mlp/test_mlp.py). NaN stays NaN.
 
 Every function works on n elements from an element offset of each array; n is a multiple of `lanes` and the dtype of the
 first array rules.

@@ -1,6 +1,6 @@
 """Changes of files that survive a crash, and the lock of a directory. Nothing else writes to an artifact's directory.
 
-Each function is a thin cover of os.*, which lets the tests stop the program at every one of them (tests/faults.py).
+Each function is a thin cover of os.*, so that tests can stop the program at every one (tests/support/faults.py).
 """
 
 from __future__ import annotations

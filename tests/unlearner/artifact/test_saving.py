@@ -724,7 +724,7 @@ def test_a_full_disk_keeps_the_old_state_and_the_object_goes_on(tmp_path, states
 def test_sigkill(tmp_path, states):
     for action, stop_at in (("forget_then_finish", 9), ("forget_deferred", 14), ("forget_then_finish", 22)):
         directory = shutil.copytree(states[0], tmp_path / f"{action}-{stop_at}")
-        assert not kill_at(f"test_l2ul_disk:{action}", directory, stop_at)
+        assert not kill_at(f"test_saving:{action}", directory, stop_at)
         assert L2UL.load(directory).n in (2000, 1997)
         check_artifact(directory)
 
@@ -734,7 +734,7 @@ def test_sigkill(tmp_path, states):
 def test_sigkill_everywhere(tmp_path, states, action):
     for stop_at in range(1, 80):
         directory = shutil.copytree(states[0], tmp_path / str(stop_at))
-        finished = kill_at(f"test_l2ul_disk:{action}", directory, stop_at)
+        finished = kill_at(f"test_saving:{action}", directory, stop_at)
         check_artifact(directory)
         assert L2UL.load(directory).n in ((1997,) if finished else (1997, 2000))
         if finished:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from baselines_data import blobs, rho, table_of
-from test_baselines_universal import FORGET, OPTIONS, anchored, made
+from test_universal import FORGET, OPTIONS, anchored, made
 
 from l2ul_fast import metrics
 from l2ul_fast.baselines import METHODS, Certified, DeltaGrad, DescentToDelete, Influence, Newton, Recipe, Retrain

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from resnet_data import forget, images, same, trained, unseen
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.resnet import subspace
@@ -13,7 +14,6 @@ from l2ul_fast.resnet.model import flat
 from l2ul_fast.resnet.shadow import memorisation
 from l2ul_fast.resnet.unlearner import NetworkUnlearner
 from l2ul_fast.unlearner.artifact.directory import check_artifact, read_ledger
-from tests.resnet_data import forget, images, same, trained, unseen
 
 RNG = np.random.default_rng(0)
 

@@ -126,7 +126,7 @@ def test_a_crash_while_cleaning_up_after_a_crash(tmp_path):
 @pytest.mark.parametrize("stop_at", [4, 9])
 def test_sigkill(tmp_path, stop_at):
     save_old(tmp_path)
-    assert not kill_at("test_artifact:save_new", tmp_path, stop_at)
+    assert not kill_at("test_directory:save_new", tmp_path, stop_at)
     check_crash(tmp_path, False)
 
 
@@ -135,7 +135,7 @@ def test_sigkill_everywhere(tmp_path):
     for stop_at in range(1, 100):
         work = tmp_path / str(stop_at)
         save_old(work)
-        finished = kill_at("test_artifact:save_new", work, stop_at)
+        finished = kill_at("test_directory:save_new", work, stop_at)
         check_crash(work, finished)
         if finished:
             return

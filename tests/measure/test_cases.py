@@ -19,7 +19,7 @@ from l2ul_fast.datasets import REGISTRY
 from l2ul_fast.errors import UserError
 from l2ul_kernels.threads import thread_limit
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMOKE = PROFILES["smoke"]
 
 

@@ -11,7 +11,7 @@ from l2ul_fast.measure.records import Run, read_records, upgrade, write_atomic
 from l2ul_fast.measure.timing import Times, gain, interleave, stolen_seconds
 from l2ul_fast.report.readme import PARTS, replace_part
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):

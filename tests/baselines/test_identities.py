@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from baselines_data import RidgeModel, blobs, rho, table_of
-from test_baselines_universal import anchored
+from test_universal import anchored
 
 from l2ul_fast.baselines import (
     METHODS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from l2ul_fast.baselines import METHODS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "methods"
 
 
@@ -25,6 +25,6 @@ def test_every_method_has_a_page_and_a_line_in_the_index():
 def test_tests_named_by_the_identities_exist():
     named = set(re.findall(r"`(test_\w+)`", (PAGES / "identities.md").read_text()))
     assert len(named) > 60
-    sources = [file.read_text() for file in (ROOT / "tests").glob("test_*.py")]
+    sources = [file.read_text() for file in (ROOT / "tests").rglob("test_*.py")]
     written = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
     assert not named - written

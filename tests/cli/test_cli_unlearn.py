@@ -17,7 +17,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.artifact.directory import check_artifact
 
-FIXTURES = Path(__file__).parent / "contracts" / "fixtures" / "artifacts"
+FIXTURES = Path(__file__).parents[1] / "contracts" / "fixtures" / "artifacts"
 #: Options that keep the fit of a head short.
 OPTIONS = {
     "expansion": (),

@@ -249,9 +249,9 @@ def error_points(folder: Path, setup, action, check, error: int = errno.ENOSPC, 
 
 def kill_at(action: str, directory: Path, stop_at: int) -> bool:
     """Run "module:function" of the tests on the directory in a new process, SIGKILL at a change; did it finish?"""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import faults; faults._child(*sys.argv[1:])"
-    )
+    module = sys.modules[action.split(":")[0]]
+    folders = [str(Path(file).parent) for file in (__file__, module.__file__)]
+    code = f"import sys; sys.path[:0] = {folders!r}; import faults; faults._child(*sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, action, str(directory), str(stop_at)], capture_output=True, text=True, timeout=120
     )

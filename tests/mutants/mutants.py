@@ -1,7 +1,7 @@
 """Break the baselines and metrics on purpose, one small edit at a time, and see that a test fails each time.
 
-    python tests/mutants.py                 all edits of mutant_edits.py
-    python tests/mutants.py sisa newton     those whose file or replaced text contains one of these words
+    python tests/mutants/mutants.py                 all edits of mutant_edits.py
+    python tests/mutants/mutants.py sisa newton     those whose file or replaced text contains one of these words
 
 Edits go to a copy of the package in a temporary folder; the sources here are never touched. The kernels come along with
 their compiled code: nothing is compiled again, and a run that outlives an edit of the kernels here cannot write stale
@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from mutant_edits import EDITS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: Seconds after which a run counts as failed: an edit may make a loop endless.
 PATIENCE = 600
 #: Slow to import and not mutated. None of them may start threads, which a fork would lose.
@@ -40,15 +40,17 @@ def copy_package(folder: Path) -> None:
     """The package, the kernels and the tests, in `folder`. Numba's caches come along, and their stamps stay valid."""
     for part in ("l2ul_fast", "kernels"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc"))
-    (folder / "tests").mkdir()
-    for file in (ROOT / "tests").glob("*.py"):
-        shutil.copy2(file, folder / "tests")
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__", "fixtures"))
     shutil.copy2(ROOT / "pyproject.toml", folder)
 
 
 def preload(folder: Path) -> None:
     """Import what the tests import, except what is mutated: every run is a fork that starts from here."""
-    sys.path[:] = [str(folder), str(folder / "kernels"), *(p for p in sys.path if p != str(ROOT / "tests"))]
+    sys.path[:] = [
+        str(folder),
+        str(folder / "kernels"),
+        *(p for p in sys.path if not p.startswith(str(ROOT / "tests"))),
+    ]
     for name in PRELOAD.split():
         importlib.import_module(name)
 
@@ -61,7 +63,7 @@ def run_tests(folder: Path, names: tuple[str, ...]) -> tuple[int, str]:
         with open(report, "w") as out:
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
-        os._exit(_run_child(folder, [f"tests/test_{name}.py" for name in names]))
+        os._exit(_run_child(folder, [str(next((folder / "tests").rglob(f"test_{name}.py"))) for name in names]))
     end = time.monotonic() + PATIENCE
     while True:
         done, status = os.waitpid(child, os.WNOHANG)

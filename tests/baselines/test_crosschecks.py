@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.neural_network import MLPClassifier
-from test_baselines_universal import anchored
+from test_universal import anchored
 
 from l2ul_fast.baselines import Finetune, Influence, Newton, Recipe, Retrain
 from l2ul_fast.baselines.minibatch import orders

@@ -15,9 +15,9 @@ def of(file: str, tests: str, *edits: tuple[str, str]) -> list[Edit]:
     return [Edit(file, old, new, tuple(tests.split())) for old, new in edits]
 
 
-ALL = "baselines_identities baselines_state baselines_universal baselines_training baselines_steps"
-SGD = "baselines_identities baselines_state baselines_training"
-STEPS = "baselines_identities baselines_state baselines_steps crosschecks"
+ALL = "identities state universal training steps"
+SGD = "identities state training"
+STEPS = "identities state steps crosschecks"
 
 EDITS = [
     # --------------------------------------------------------------------------------------------------- baselines
@@ -39,7 +39,7 @@ EDITS = [
          "longest = float(np.linalg.norm(rows, axis=1).mean())"),
     ),
     *of(
-        "baselines/nothing.py", "baselines_identities baselines_universal",
+        "baselines/nothing.py", "identities universal",
         ("self.model.fit(self.table).theta", "self.model.fit(self.table, tol=1e-2).theta"),
         ("Outcome(self.theta, {}, {})", "Outcome(self.theta * (1 + 1e-9), {}, {})"),
         ("Outcome(self.theta, {}, {})", "Outcome(self.model.fit(self.table.without(ids)).theta, {}, {})"),
@@ -195,7 +195,7 @@ EDITS = [
     ),
     # ----------------------------------------------------------------------------------------------------- metrics
     *of(
-        "metrics/value.py", "metrics_predictions metrics_membership metrics_population",
+        "metrics/value.py", "predictions membership population",
         ("np.where(y == 1, z, -z)", "np.where(y == 0, z, -z)"),
         ("<= self.gap", "< self.gap"),
         ("np.logaddexp(0.0, -margins(", "np.logaddexp(0.0, margins("),
@@ -205,7 +205,7 @@ EDITS = [
         ("own - top - np.log(", "own - np.log("),
     ),
     *of(
-        "metrics/alignment.py", "metrics_distance",
+        "metrics/alignment.py", "distance",
         ("if model.anchor is not None:", "if False:"),
         ("flipped[rows, places] < plain[rows, places]", "flipped[rows, places] > plain[rows, places]"),
         ('if model.activation == "tanh" else', "if True else"),
@@ -213,14 +213,14 @@ EDITS = [
         ("align_units(model, theta, theta_r), error)", "theta, error)"),
     ),
     *of(
-        "metrics/cost.py", "metrics_distance",
+        "metrics/cost.py", "distance",
         ("np.asarray(seconds, np.float64)[warmup:]", "np.asarray(seconds, np.float64)"),
         ("(retrain_seconds - unlearn_seconds)", "retrain_seconds"),
         ("np.float64) < goal", "np.float64) <= goal"),
         ("np.size(seconds) / total", "total / np.size(seconds)"),
     ),
     *of(
-        "metrics/distance.py", "metrics_distance baselines_state",
+        "metrics/distance.py", "distance state",
         ("float(np.linalg.norm(before - target))\n    if change", "float(np.linalg.norm(before - new))\n    if change"),
         ("(away + e) / (change - e)", "(away + e) / (change + e)"),
         ("max(0.0, away - e) / (change + e)", "max(0.0, away - e) / (change - e)"),
@@ -232,7 +232,7 @@ EDITS = [
         ("total = total + len(y) * of(X, y)", "total = total + of(X, y)"),
     ),
     *of(
-        "metrics/epsilon.py", "metrics_population",
+        "metrics/epsilon.py", "population",
         ("np.fmax(", "np.fmin("),
         ("BIN, BUFFER = 1e-5, 50.0, 0.5, 2.0", "BIN, BUFFER = 1e-5, 50.0, 1.0, 2.0"),
         ("BIN, BUFFER = 1e-5, 50.0, 0.5, 2.0", "BIN, BUFFER = 1e-5, 50.0, 0.5, 1.0"),
@@ -242,14 +242,14 @@ EDITS = [
         ("q * (ru / rr) * (tu / tr)", "q * (rr / ru) * (tu / tr)"),
     ),
     *of(
-        "metrics/function.py", "metrics_predictions",
+        "metrics/function.py", "predictions",
         ("m = 0.5 * (p + q)", "m = q"),
         ("np.linalg.norm(p - q, axis=1).mean()", "np.abs(p - q).sum(axis=1).mean()"),
         ("1.0 - float(rows.mean())", "float(rows.mean())"),
         ("rng = np.random.default_rng(seed)", "rng = np.random.default_rng(0)"),
     ),
     *of(
-        "metrics/klom.py", "metrics_population",
+        "metrics/klom.py", "population",
         ("CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-5, 20", "CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-3, 20"),
         ("CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-5, 20", "CLIP, EMPTY, MIN_MODELS = 20, 1e9, 1e-5, 20"),
         ("p * np.log(", "q * np.log("),
@@ -259,7 +259,7 @@ EDITS = [
         ("np.quantile(x, 0.99)", "np.quantile(x, 0.9)"),
     ),
     *of(
-        "metrics/lira.py", "metrics_population",
+        "metrics/lira.py", "population",
         ("known = fine & ~scored", "known = fine"),
         ("MIN_MODELS = 64", "MIN_MODELS = 32"),
         ("ratio[:, t] = _log_density(phi[:, t], a,", "ratio[:, t] = _log_density(phi[:, t], b,"),
@@ -269,7 +269,7 @@ EDITS = [
         ("goal, other = target.value if target", "goal, other = v.value if target"),
     ),
     *of(
-        "metrics/membership.py", "metrics_membership",
+        "metrics/membership.py", "membership",
         ("np.log(np.maximum(1 - p, TINY))", "np.log(np.maximum(p, TINY))"),
         ("(called == member)", "(called != member)"),
         ("if constant:", "if False:"),
@@ -281,7 +281,7 @@ EDITS = [
         ("rng.permutation(test)[:n]", "rng.permutation(test)[:n] + 1"),
     ),
     *of(
-        "metrics/poison.py", "metrics_population",
+        "metrics/poison.py", "population",
         ("measured((u - o) / (r - o), 1.0, 0.0)", "measured((u - o) / r, 1.0, 0.0)"),
         ("if r - o < min_effect:", "if abs(r - o) < min_effect:"),
         ("goal = recovery(before, without(control)", "goal = recovery(before, without(poison)"),
@@ -290,7 +290,7 @@ EDITS = [
         ("self.null.value > 0.5 * (1.0 + self.null.target)", "self.null.value > 1.0 + self.null.target"),
     ),
     *of(
-        "metrics/population.py", "metrics_population",
+        "metrics/population.py", "population",
         ("ids[: population.r].copy()", "ids[population.r :].copy()"),
         ("unlearn(theta.copy(),", "unlearn(theta,"),
         ("np.asarray(fits[2]) <= tol", "np.asarray(fits[2]) <= np.inf"),
@@ -298,7 +298,7 @@ EDITS = [
         ("Population(ids, r, fits[0], fits[1], converged)", "Population(ids, r, fits[1], fits[0], converged)"),
     ),
     *of(
-        "metrics/predictions.py", "metrics_predictions",
+        "metrics/predictions.py", "predictions",
         ("if len(np.unique(y)) < 2:", "if False:"),
         ("2 * both / either", "both / either"),
         ("_product(original, retrained)", "_product(original, unlearned)"),
@@ -309,7 +309,7 @@ EDITS = [
         ("(np.asarray(original) != retrained)", "(np.asarray(original) != np.asarray(predicted))"),
     ),
     *of(
-        "metrics/relearn.py", "metrics_population",
+        "metrics/relearn.py", "population",
         ("(1 + slack) * float(", "float("),
         ("model.data_gradient(at, X[part], y[part])", "model.gradient(at, X[part], y[part])"),
         ("measured(steps / retrained, 1.0, 0.0)", "measured(retrained / max(steps, 1), 1.0, 0.0)"),
@@ -317,7 +317,7 @@ EDITS = [
         ("if retrained == 0:", "if False:"),
     ),
     *of(
-        "metrics/roc.py", "metrics_membership",
+        "metrics/roc.py", "membership",
         ("(below + 0.5 * fp)", "(below + fp)"),
         ("if requests >= MIN_REQUESTS and size", "if False and size"),
         ("default_rng([seed, k])", "default_rng([seed])"),

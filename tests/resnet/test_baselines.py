@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from resnet_data import forget, images, same, trained
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.resnet.advimp import AdvImp, any_right, attack, importance, targets_of
@@ -13,7 +14,6 @@ from l2ul_fast.resnet.neggrad import NegGrad
 from l2ul_fast.resnet.rum import Rum, refine
 from l2ul_fast.resnet.salun import SalUn, mask_of, saliency
 from l2ul_fast.resnet.steps import Request, nothing
-from tests.resnet_data import forget, images, same, trained
 
 QUICK = {
     "finetune": FineTune(1, 0.02, 64),

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 
+import faults
 import numpy as np
 import pytest
 from faults import Faults, crash_points, error_points, kill_at, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_artifact import CarelessOs
+from test_directory import CarelessOs
 
 from l2ul_fast.errors import DataError
 from l2ul_fast.unlearner.artifact import directory as artifact
@@ -585,9 +586,11 @@ for row in range(int(sys.argv[2]), int(sys.argv[2]) + 30):
 
 def test_two_processes_forget_while_a_third_reads(tmp_path):
     save_old(tmp_path)
-    here = os.path.dirname(__file__)
+    folders = [os.path.dirname(file) for file in (__file__, faults.__file__)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(first)], cwd=here) for first in (100, 200)
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(first)], env=environment)
+        for first in (100, 200)
     ]
     seen = set()
     while any(writer.poll() is None for writer in writers):

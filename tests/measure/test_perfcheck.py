@@ -14,7 +14,7 @@ from l2ul_fast.measure import perfcheck
 from l2ul_fast.measure.perfcheck import Plan, judge, main, smoke_cells
 from l2ul_fast.measure.perftrees import tree_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def launches(ratio, noise, count=8, seed=0):

@@ -5,13 +5,13 @@ import gzip
 import numpy as np
 import pytest
 import torch
+from resnet_data import WIDTH, images, same, trained
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.resnet import data
 from l2ul_fast.resnet.features import margins, outputs, probabilities, share_right
 from l2ul_fast.resnet.model import ResNet18, build, copy_of, flat, fused, layout, set_flat
 from l2ul_fast.resnet.train import Augment, Recipe, batches, train
-from tests.resnet_data import WIDTH, images, same, trained
 
 
 def test_width_64_is_the_known_network():

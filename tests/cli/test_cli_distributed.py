@@ -18,7 +18,7 @@ from l2ul_fast.report.figures.distributed import CostModel, check, far, page_par
 from l2ul_fast.report.readme import replace_part
 
 L2UL = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def write(path, n, seed, d=6):
