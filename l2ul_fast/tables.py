@@ -109,9 +109,13 @@ class ArrayTable:
     (n,) of the rows, or None; nothing is copied."""
 
     def __init__(
-        self, X: NDArray[Any], y: NDArray[Any], classes: list[Any], hidden: NDArray[np.bool_] | None = None,
+        self,
+        X: NDArray[Any],
+        y: NDArray[Any],
+        classes: list[Any],
+        hidden: NDArray[np.bool_] | None = None,
         weights: NDArray[np.float64] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if len(X) != len(y):
             raise DataError(f"X has {len(X)} rows but y has {len(y)} labels")
         self.X, self.y, self.classes, self.weights = X, y, classes, weights

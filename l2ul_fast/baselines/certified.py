@@ -102,9 +102,14 @@ class Certified(Baseline):
         assert fit.hessian is not None
         curvature = table.n * (fit.hessian - self.lam * np.eye(p))
         return {
-            "theta": fit.theta, "anchor": fit.theta.copy(), "b": b, "curvature": curvature, "gram": gram,
-            "beta": table.n * fit.gradient_norm * math.sqrt(p), "fits": self.fits + 1,
-        }  # fmt: skip
+            "theta": fit.theta,
+            "anchor": fit.theta.copy(),
+            "b": b,
+            "curvature": curvature,
+            "gram": gram,
+            "beta": table.n * fit.gradient_norm * math.sqrt(p),
+            "fits": self.fits + 1,
+        }
 
     def _outcome(self, ids: Ids) -> Outcome:
         if self._newton is not None:

@@ -102,9 +102,16 @@ class Fyemu(Baseline):
         assert self.theta is not None
         kind = {"h": model.h, "activation": model.activation} if model.name == "mlp" else {}
         return error_noise(
-            rng.normal(size=(len(labels), model.d)), labels, self.theta, model.name, model.n_classes,
-            steps=self.noise_steps, rate=self.noise_rate, penalty=self.noise_penalty, **kind,
-        )  # fmt: skip
+            rng.normal(size=(len(labels), model.d)),
+            labels,
+            self.theta,
+            model.name,
+            model.n_classes,
+            steps=self.noise_steps,
+            rate=self.noise_rate,
+            penalty=self.noise_penalty,
+            **kind,
+        )
 
     def _labels(self, ids: Ids) -> NDArray[np.int64]:
         """The label of every noise row."""
@@ -160,9 +167,12 @@ class Fyemu(Baseline):
         mixed = np.concatenate([*[made] * self.copies, keep])  # a copy of a noise row is one more visit to it
         theta, steps = train_stages(run, [(mixed, self.impair), (keep, self.repair)], self.theta, self.seed)
         facts = {
-            "noise_rows": len(noise), "retain_rows": len(keep), "impair_steps": steps[0], "repair_steps": steps[1],
+            "noise_rows": len(noise),
+            "retain_rows": len(keep),
+            "impair_steps": steps[0],
+            "repair_steps": steps[1],
             "noise_loss": (float(losses[:, 0].mean()), float(losses[:, -1].mean())),
-        }  # fmt: skip
+        }
         return Outcome(theta, facts, {})
 
     def _committed(self, ids: Ids) -> None:

@@ -123,18 +123,30 @@ def edges(count: int, batch: int) -> Ids:
 
 
 def train_rows(
-    rows: Deal, model: Any, start: Vector, recipe: Recipe, seed: Any, weights: Vector | None = None,
-    end: int | None = None, workers: int | None = None,
-) -> tuple[Vector, int]:  # fmt: skip
+    rows: Deal,
+    model: Any,
+    start: Vector,
+    recipe: Recipe,
+    seed: Any,
+    weights: Vector | None = None,
+    end: int | None = None,
+    workers: int | None = None,
+) -> tuple[Vector, int]:
     """(theta, steps) after training on dealt rows (those up to place `end`) from start (p,)."""
     weights, end = rows.weights if weights is None else weights, len(rows.y) if end is None else end
     return train_visits(descent(rows.X, rows.y, model), None, end, start, recipe, seed, weights, workers)
 
 
 def train_visits(
-    run: Descent, visits: Ids | None, count: int, start: Vector, recipe: Recipe, seed: Any,
-    weights: Vector | None = None, workers: int | None = None,
-) -> tuple[Vector, int]:  # fmt: skip
+    run: Descent,
+    visits: Ids | None,
+    count: int,
+    start: Vector,
+    recipe: Recipe,
+    seed: Any,
+    weights: Vector | None = None,
+    workers: int | None = None,
+) -> tuple[Vector, int]:
     """(theta, steps) after training on `count` visits (count,) to rows, or on the first rows as they lie."""
     starts = edges(count, recipe.batch)
     order = orders(len(starts) - 1, recipe.epochs, [12, *seed] if isinstance(seed, list) else [12, seed])
@@ -162,9 +174,14 @@ def train_stages(run: Descent, stages: list[tuple[Ids, Recipe]], start: Vector, 
         rates.append(recipe.rates(recipe.epochs * -(-len(pool) // recipe.batch)))
     first, second = (len(rate) for rate in rates)
     done = run.train(
-        start, np.concatenate(visits or [stages[0][0][:0]]), np.concatenate([*starts, [total]]),
-        np.arange(first + second), np.concatenate(rates), adam=adam, restart=first,
-    )  # fmt: skip
+        start,
+        np.concatenate(visits or [stages[0][0][:0]]),
+        np.concatenate([*starts, [total]]),
+        np.arange(first + second),
+        np.concatenate(rates),
+        adam=adam,
+        restart=first,
+    )
     return done.theta, [first, second]
 
 

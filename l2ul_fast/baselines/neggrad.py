@@ -46,10 +46,17 @@ class NegGrad(Baseline):
         away = len(deal.y) + np.stack([first, np.minimum(first + batch, len(ids))], axis=1)
         visits = np.concatenate([np.arange(len(deal.y)), places])
         run = self._descent.train(
-            self.theta, visits, np.append(self._starts, len(visits)), order, self.recipe.rates(len(order)),
-            adam=self.recipe.adam, weights=deal.without(places), extra=away, extra_weight=-(1 - self.keep),
+            self.theta,
+            visits,
+            np.append(self._starts, len(visits)),
+            order,
+            self.recipe.rates(len(order)),
+            adam=self.recipe.adam,
+            weights=deal.without(places),
+            extra=away,
+            extra_weight=-(1 - self.keep),
             keep=self.keep,
-        )  # fmt: skip
+        )
         return Outcome(run.theta, {"steps": len(order), "keep": self.keep}, {})
 
     def _committed(self, ids: Ids) -> None:

@@ -254,4 +254,4 @@ def _compile(dtype: np.dtype[Any]) -> None:
     ensure_compiled(
         ("newton", dtype),
         lambda: (step_without_row(x, 0, p, p, square, square, 1.0, 2, p.copy()), drop_row(x, p, square, square)),
-    )  # fmt: skip
+    )

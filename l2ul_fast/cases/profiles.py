@@ -47,16 +47,38 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile(
-            "smoke", few=("magic", "higgs"), psi=(4,), operations=2e8, stream_rows=20_000, lr_rows=4000, mlp_rows=4000,
-            m=8, s=300, draws=1, anchored=False, seconds=0.1, rounds=1, turns=3,
+            "smoke",
+            few=("magic", "higgs"),
+            psi=(4,),
+            operations=2e8,
+            stream_rows=20_000,
+            lr_rows=4000,
+            mlp_rows=4000,
+            m=8,
+            s=300,
+            draws=1,
+            anchored=False,
+            seconds=0.1,
+            rounds=1,
+            turns=3,
         ),
         Profile("regular"),
         Profile(
-            "full", psi=(2, 4, 16, 64, 256), operations=2e10, stream_rows=11_000_000, lr_rows=1_000_000,
-            mlp_rows=100_000, m=1000, s=3000, draws=20, wide=True, seconds=10.0, turns=15,
+            "full",
+            psi=(2, 4, 16, 64, 256),
+            operations=2e10,
+            stream_rows=11_000_000,
+            lr_rows=1_000_000,
+            mlp_rows=100_000,
+            m=1000,
+            s=3000,
+            draws=20,
+            wide=True,
+            seconds=10.0,
+            turns=15,
         ),
     )
-}  # fmt: skip
+}
 
 
 def current() -> Profile:

@@ -30,8 +30,11 @@ def _answers(profile: Profile, dataset: str, model: str, r: int) -> list[dict[st
         ids = np.sort(rng.choice(len(X), r, replace=False))
         target = u.model.fit(table.without(ids), start=u.theta, tol=1e-9).theta
         thetas: dict[str, NDArray[np.float64]] = {
-            "retrain": target, "nothing": u.theta, "newton": newton(u, table, ids), "l2ul": answer(u, ids),
-        }  # fmt: skip
+            "retrain": target,
+            "nothing": u.theta,
+            "newton": newton(u, table, ids),
+            "l2ul": answer(u, ids),
+        }
         change = float(np.linalg.norm(u.theta - target))
         truth = float((u.model.predict(target, X) == y).mean())
         each: dict[str, float] = {}

@@ -156,19 +156,28 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         Case(
-            "assign_cells", "kernels", partial(kernel, assign=True),
-            lambda p: {"dataset": p.datasets, "psi": p.psi}, all_threads,
+            "assign_cells",
+            "kernels",
+            partial(kernel, assign=True),
+            lambda p: {"dataset": p.datasets, "psi": p.psi},
+            all_threads,
         ),
         Case(
-            "cell_counts", "kernels", partial(kernel, assign=False),
-            lambda p: {"dataset": p.datasets, "psi": p.psi}, all_threads,
+            "cell_counts",
+            "kernels",
+            partial(kernel, assign=False),
+            lambda p: {"dataset": p.datasets, "psi": p.psi},
+            all_threads,
         ),
         Case("stream_counts", "stream", stream, lambda p: {"dataset": p.few}, all_threads),
         Case("request", "unlearn", request, lambda p: {"dataset": p.few, "model": MODELS, "r": (1, 100, 1000)}),
         Case("pairs", "pairs", pairs, lambda p: {"dataset": p.few, "model": MODELS}, model_threads),
         Case(
-            "baseline", "baselines", baseline,
-            lambda p: {"dataset": p.few, "model": MODELS, "method": BASELINES}, model_threads,
+            "baseline",
+            "baselines",
+            baseline,
+            lambda p: {"dataset": p.few, "model": MODELS, "method": BASELINES},
+            model_threads,
         ),
     )
-}  # fmt: skip
+}

@@ -41,9 +41,14 @@ def numbers(text: str | None) -> list[int] | None:
 def progress_bar() -> Progress:
     """A bar on stderr with the remaining time, drawn once a second: ten times would show in what is measured."""
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=stderr, refresh_per_second=1,
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=stderr,
+        refresh_per_second=1,
+    )
 
 
 @app.command()

@@ -85,11 +85,16 @@ def command(name: str, text: str) -> Callable[..., None]:
         folder = out or Path("results") / (profile if wanted == ("all",) else "-".join((*wanted, profile)))
         counts = thread_list(threads) or [max(1, thread_limit() // jobs)]
         options: dict[str, Any] = {
-            "experiments": experiments, "profile": profile, "datasets": names, "seed": seed, "runs": runs,
-            "raw_dir": None if raw_dir is None else str(raw_dir), "data_dir": str(data_dir),
+            "experiments": experiments,
+            "profile": profile,
+            "datasets": names,
+            "seed": seed,
+            "runs": runs,
+            "raw_dir": None if raw_dir is None else str(raw_dir),
+            "data_dir": str(data_dir),
             "methods": words(methods, ALL_METHODS) if methods else None,
             "only": tuple(word.strip() for word in (only or "").split(",") if word.strip()),
-        }  # fmt: skip
+        }
         begin = time.time()
         if jobs > 1 or len(counts) > 1:
             start(folder, fresh)
@@ -111,10 +116,13 @@ def setting_from(options: dict[str, Any], threads: int) -> Any:
     from l2ul_fast.experiments.plan import setting_of
 
     setting = setting_of(
-        options["profile"], datasets=tuple(options["datasets"]), folder=Path(options["data_dir"]),
-        raw_dir=None if options["raw_dir"] is None else Path(options["raw_dir"]), threads=threads,
+        options["profile"],
+        datasets=tuple(options["datasets"]),
+        folder=Path(options["data_dir"]),
+        raw_dir=None if options["raw_dir"] is None else Path(options["raw_dir"]),
+        threads=threads,
         seed=options["seed"],
-    )  # fmt: skip
+    )
     if options["runs"] is not None:
         setting.facts["runs"] = options["runs"]
     if options.get("methods"):
@@ -153,9 +161,13 @@ def measure(options: dict[str, Any], folder: Path, threads: int, fresh: bool, sh
 def paper_bar() -> Progress:
     """A bar in percent of the expected work, with the remaining time."""
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=stderr,
-    )  # fmt: skip
+    )
 
 
 def spawn(options: dict[str, Any], folder: Path, threads: int, jobs: int) -> None:
@@ -167,10 +179,26 @@ def spawn(options: dict[str, Any], folder: Path, threads: int, jobs: int) -> Non
     for i in range(jobs):
         own = set(cores[i * threads : (i + 1) * threads])
         words_of = [
-            sys.executable, "-m", "l2ul_fast.cli", "bench", *options["experiments"], "--profile", options["profile"],
-            "--datasets", ",".join(options["datasets"]), "--seed", str(options["seed"]), "--threads", str(threads),
-            "--data-dir", options["data_dir"], "--out", str(folder), "--share", f"{i}/{jobs}",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "l2ul_fast.cli",
+            "bench",
+            *options["experiments"],
+            "--profile",
+            options["profile"],
+            "--datasets",
+            ",".join(options["datasets"]),
+            "--seed",
+            str(options["seed"]),
+            "--threads",
+            str(threads),
+            "--data-dir",
+            options["data_dir"],
+            "--out",
+            str(folder),
+            "--share",
+            f"{i}/{jobs}",
+        ]
         for flag, value in (("--raw-dir", options["raw_dir"]), ("--runs", options["runs"])):
             words_of += [] if value is None else [flag, str(value)]
         for flag in ("only", "methods"):

@@ -47,17 +47,22 @@ def kme(
             else:
                 if cells is not None or threads is not None:
                     raise UserError("--cells and --threads are for one process: leave out --scheduler and --workers")
-                facts, counts = _spread(
-                    stack, files, t, psi, seed, by_class, part, raw, scheduler, workers, manifest
-                )  # fmt: skip
+                facts, counts = _spread(stack, files, t, psi, seed, by_class, part, raw, scheduler, workers, manifest)
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(str(error)) from error
         rows = int(counts.reshape(-1, t, psi)[:, 0].sum())
         facts = {
-            **facts, "n": rows, "t": t, "psi": psi, "seed": seed, "part": part, "standardised": not raw,
-            "classes": facts["classes"] if by_class else None, "rows_per_second": facts["rows"] / facts["seconds"],
+            **facts,
+            "n": rows,
+            "t": t,
+            "psi": psi,
+            "seed": seed,
+            "part": part,
+            "standardised": not raw,
+            "classes": facts["classes"] if by_class else None,
+            "rows_per_second": facts["rows"] / facts["seconds"],
             "cells": None if cells is None else str(cells),
-        }  # fmt: skip
+        }
         if as_json:
             print(json.dumps(facts | {"counts": counts.tolist()}))
             return
@@ -71,9 +76,18 @@ def kme(
 
 
 def _alone(
-    stack: contextlib.ExitStack, files: list[str], t: int, psi: int, seed: int, by_class: bool, part: Any, raw: bool,
-    cells: Path | None, threads: int | None, manifest: Path | None,
-) -> tuple[dict[str, Any], Any]:  # fmt: skip
+    stack: contextlib.ExitStack,
+    files: list[str],
+    t: int,
+    psi: int,
+    seed: int,
+    by_class: bool,
+    part: Any,
+    raw: bool,
+    cells: Path | None,
+    threads: int | None,
+    manifest: Path | None,
+) -> tuple[dict[str, Any], Any]:
     """(facts, counts) by this process."""
     from l2ul_fast.datasets.stream.cellstore import stream_cells
     from l2ul_fast.datasets.stream.manifest import Manifest, describe, is_url
@@ -100,15 +114,29 @@ def _alone(
             stream_cells(shards, partitions, cells, progress)
     names = [str(p) for p in shards.paths]
     return {
-        "files": names, "label": shards.label, "d": shards.d, "classes": shards.classes, "rows": shards.n,
-        "seconds": seconds, "workers": None,
-    }, counts  # fmt: skip
+        "files": names,
+        "label": shards.label,
+        "d": shards.d,
+        "classes": shards.classes,
+        "rows": shards.n,
+        "seconds": seconds,
+        "workers": None,
+    }, counts
 
 
 def _spread(
-    stack: contextlib.ExitStack, files: list[str], t: int, psi: int, seed: int, by_class: bool, part: str, raw: bool,
-    scheduler: str | None, workers: int | None, manifest: Path | None,
-) -> tuple[dict[str, Any], Any]:  # fmt: skip
+    stack: contextlib.ExitStack,
+    files: list[str],
+    t: int,
+    psi: int,
+    seed: int,
+    by_class: bool,
+    part: str,
+    raw: bool,
+    scheduler: str | None,
+    workers: int | None,
+    manifest: Path | None,
+) -> tuple[dict[str, Any], Any]:
     """(facts, counts) by Dask workers."""
     from l2ul_fast import distributed
 
@@ -121,10 +149,14 @@ def _spread(
     with progress_bar("kme") as progress:
         counts = distributed.stream_counts(client, shards, partitions, by_class, part, progress)
     return {
-        "files": [shard.path for shard in shards.shards], "label": shards.label, "d": shards.d,
-        "classes": shards.classes, "rows": shards.n, "seconds": time.perf_counter() - begin,
+        "files": [shard.path for shard in shards.shards],
+        "label": shards.label,
+        "d": shards.d,
+        "classes": shards.classes,
+        "rows": shards.n,
+        "seconds": time.perf_counter() - begin,
         "workers": distributed.worker_count(client),
-    }, counts  # fmt: skip
+    }, counts
 
 
 def _listed(files: list[str]) -> list[Any]:

@@ -118,9 +118,22 @@ def fit(
     with user_errors(), _budget(threads), _noted() as caught:
         refuse_foreign(out)
         unlearner = L2UL(
-            model, head=head, order=order, anchor=read_anchor(anchor), penalty=penalty, prior=prior, lam=lam, psi=psi,
-            t=t, m=m, s=s, hidden=hidden, robust=robust, anchor_rows=anchor_rows, random_state=seed,
-        )  # fmt: skip
+            model,
+            head=head,
+            order=order,
+            anchor=read_anchor(anchor),
+            penalty=penalty,
+            prior=prior,
+            lam=lam,
+            psi=psi,
+            t=t,
+            m=m,
+            s=s,
+            hidden=hidden,
+            robust=robust,
+            anchor_rows=anchor_rows,
+            random_state=seed,
+        )
         with _client(scheduler, workers) as client, progress_bar() as bar:
             unlearner.fit(file, part=part, progress=shower(bar), client=client)
         unlearner.save(out)
@@ -143,10 +156,20 @@ def fit(
 def _facts(unlearner: L2UL) -> dict[str, Any]:
     p = unlearner.params
     return {
-        "model": p["model"], "head": p["head"], "order": p["order"], "anchor": p["anchor"], "penalty": p["penalty"],
-        "label": unlearner.label, "n": unlearner.n, "d": unlearner.d, "classes": unlearner.classes_,
-        "parameters": int(unlearner.theta.size), "psi": p["psi"], "t": p["t"], "lam": p["lam"],
-    }  # fmt: skip
+        "model": p["model"],
+        "head": p["head"],
+        "order": p["order"],
+        "anchor": p["anchor"],
+        "penalty": p["penalty"],
+        "label": unlearner.label,
+        "n": unlearner.n,
+        "d": unlearner.d,
+        "classes": unlearner.classes_,
+        "parameters": int(unlearner.theta.size),
+        "psi": p["psi"],
+        "t": p["t"],
+        "lam": p["lam"],
+    }
 
 
 def read_anchor(text: str) -> str | list[float]:
@@ -278,13 +301,23 @@ def _do(
         u.save(directory, defer=defer, request_id=None if repeated else request_id)
     end = time.perf_counter()
     return {
-        "r": 0 if result is None else result.rows.size, "n": u.n, "request_id": request_id, "repeated": repeated,
-        "tier": None if result is None else result.tier, "error": None if result is None else result.error,
-        "answer_seconds": answer, "deferred": defer, "due": u.due, "was_due": due, "refreshed": done,
-        "error_after": u.head.error, "finish_seconds": None if done is None else refreshed - begin - (answer or 0.0),
-        "save_seconds": end - refreshed, "erased_seconds": None if result is None or u.due else end - begin,
+        "r": 0 if result is None else result.rows.size,
+        "n": u.n,
+        "request_id": request_id,
+        "repeated": repeated,
+        "tier": None if result is None else result.tier,
+        "error": None if result is None else result.error,
+        "answer_seconds": answer,
+        "deferred": defer,
+        "due": u.due,
+        "was_due": due,
+        "refreshed": done,
+        "error_after": u.head.error,
+        "finish_seconds": None if done is None else refreshed - begin - (answer or 0.0),
+        "save_seconds": end - refreshed,
+        "erased_seconds": None if result is None or u.due else end - begin,
         "gradient_residual": u.residual() if check else None,
-    }  # fmt: skip
+    }
 
 
 def _was_done(u: L2UL, wanted: list[int], request_id: str) -> bool:
@@ -371,11 +404,7 @@ def _tell(facts: dict[str, Any], directory: Path) -> None:
         typer.echo(f"erased from {directory} after {facts['erased_seconds']:.3f} s")
 
 
-def show(
-    directory: Dir,
-    data: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    as_json: Json = False,
-) -> None:
+def show(directory: Dir, data: Annotated[Path | None, typer.Option(hidden=True)] = None, as_json: Json = False) -> None:
     """What a directory holds: model, data, what was forgotten and when, what is due; checks the ledger's chain."""
     with user_errors():
         facts, entries = _state(directory)
@@ -403,10 +432,19 @@ def _state(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     facts, params = view.facts, view.facts["params"]
     anchor = params.get("anchor")
     found = {
-        "model": params["model"], "head": OLD_HEADS.get(params["head"], params["head"]), "order": params.get("order"),
-        "anchor": anchor if anchor is None or isinstance(anchor, str) else "given", "label": facts["label"],
-        "n": facts["n"], "d": facts["d"], "classes": facts["classes"], "data": facts["data"],
-        "forgotten": int(ledger.forgotten().size), "requests": sum(e["action"] == "unlearn" for e in ledger.entries),
-        "due": facts.get("due"), "deferred": len(view.entries), "ledger": "intact",
-    }  # fmt: skip
+        "model": params["model"],
+        "head": OLD_HEADS.get(params["head"], params["head"]),
+        "order": params.get("order"),
+        "anchor": anchor if anchor is None or isinstance(anchor, str) else "given",
+        "label": facts["label"],
+        "n": facts["n"],
+        "d": facts["d"],
+        "classes": facts["classes"],
+        "data": facts["data"],
+        "forgotten": int(ledger.forgotten().size),
+        "requests": sum(e["action"] == "unlearn" for e in ledger.entries),
+        "due": facts.get("due"),
+        "deferred": len(view.entries),
+        "ledger": "intact",
+    }
     return found, ledger.entries

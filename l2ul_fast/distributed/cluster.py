@@ -22,7 +22,7 @@ from l2ul_kernels import available_cores, warmup
 #: Read by a library when it is loaded, so they must be there before a worker's process starts.
 ONE_THREAD: dict[str, str | None] = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-)  # fmt: skip
+)
 #: Seconds to wait for the first worker of a scheduler.
 WAIT = 60
 

@@ -207,9 +207,14 @@ def _load_full(model: Any, d: int, dtype: str, found: Any) -> None:
 
 
 def full_fits(
-    client: Any, model: Any, X: NDArray[Any], y: NDArray[np.uint8], batches: list[tuple[Ids, Ids]], found: Any,
+    client: Any,
+    model: Any,
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    batches: list[tuple[Ids, Ids]],
+    found: Any,
     progress: Progress | None = None,
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:  # fmt: skip
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """(theta_r, gradient norms) of full pairs on X (n, d), y (n,), for each batch of forget sets (flat ids, starts)."""
     from distributed import as_completed
 

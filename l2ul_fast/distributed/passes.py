@@ -70,9 +70,14 @@ def _total(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _leaf(
-    function: Callable[[Iterator[Block]], Any], scaling: tuple[Vector, Vector, list[Any]], path: str, expected: str,
-    low: int, high: int, hidden: NDArray[np.uint8],
-) -> Any:  # fmt: skip
+    function: Callable[[Iterator[Block]], Any],
+    scaling: tuple[Vector, Vector, list[Any]],
+    path: str,
+    expected: str,
+    low: int,
+    high: int,
+    hidden: NDArray[np.uint8],
+) -> Any:
     """function of the visible rows low .. high - 1 of a shard, on one thread."""
     numba.set_num_threads(1)
     return function(_blocks(scaling, path, expected, low, high, hidden))

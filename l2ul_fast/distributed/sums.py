@@ -174,9 +174,13 @@ def _count(held: _Held, path: str, expected: str, low: int, high: int) -> NDArra
     # a second thread to read takes time from other workers, unless a core is free or the network takes longer
     ahead = is_url(path) or held.of_host < available_cores()
     return stream.stream_counts(
-        opened_shard(path, expected), partitions, held.by_class, held.part,  # type: ignore[arg-type]
-        span=(low, high), ahead=ahead,
-    )  # fmt: skip
+        opened_shard(path, expected),
+        partitions,
+        held.by_class,
+        held.part,  # type: ignore[arg-type]
+        span=(low, high),
+        ahead=ahead,
+    )
 
 
 def _add(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

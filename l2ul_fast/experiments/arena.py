@@ -128,8 +128,12 @@ def compare(
 ) -> Iterator[Record]:
     """Records of `runs` requests of each (kind, r); `cold`: how many of them Retrain is run for (None: all)."""
     base: Record = {
-        "dataset": arena.dataset, "source": arena.label, "n": arena.train.n, "d": arena.train.d, "model": arena.kind,
-    }  # fmt: skip
+        "dataset": arena.dataset,
+        "source": arena.label,
+        "n": arena.train.n,
+        "d": arena.train.d,
+        "model": arena.kind,
+    }
     for run in range(runs):
         for kind, r in requests:
             key = {**base, "kind": kind, "seed": arena.seed, "run": run}
@@ -167,17 +171,26 @@ def _round(
             erased, failed = None, {"erased_status": str(error)}
         predicted = _classes(answer, test)
         record: Record = {
-            **key, "method": name, "r": len(ids), "accuracy": float((predicted == test.y).mean()),
+            **key,
+            "method": name,
+            "r": len(ids),
+            "accuracy": float((predicted == test.y).mean()),
             "retrain_accuracy": float((truth == test.y).mean()),
             "disagreement": float((predicted != truth).mean()),
             "nothing_disagreement": float((unmoved != truth).mean()),
             **_distance(method, arena.model, answer, ids, target, before, change),
-            "change": change, "answer_seconds": answered, "unlearn_seconds": answered,
+            "change": change,
+            "answer_seconds": answered,
+            "unlearn_seconds": answered,
             "unlearn_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(answered, 1e-12)),
-            "erased_seconds": erased, **failed,
-            "repeats": len(seconds), "prepare_seconds": method.prepare_seconds, "state_bytes": method.state_bytes(),
-            "exact": method.exact, **{key: answer.facts[key] for key in FACTS if key in answer.facts},
-        }  # fmt: skip
+            "erased_seconds": erased,
+            **failed,
+            "repeats": len(seconds),
+            "prepare_seconds": method.prepare_seconds,
+            "state_bytes": method.state_bytes(),
+            "exact": method.exact,
+            **{key: answer.facts[key] for key in FACTS if key in answer.facts},
+        }
         if extra is not None:
             record |= extra(arena, answer, target, ids)
         yield record

@@ -14,9 +14,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.jobs import Job, Setting
 
 #: Experiments in the order they run; each is a module of this name here.
-EXPERIMENTS = (
-    "lr", "mlp", "efficacy", "contamination", "sensitivity", "bounds", "leak", "sequence", "cores", "scale",
-)  # fmt: skip
+EXPERIMENTS = ("lr", "mlp", "efficacy", "contamination", "sensitivity", "bounds", "leak", "sequence", "cores", "scale")
 #: Those that are run only when named: `baselines` repeats `lr` and `mlp` on a few datasets for more r.
 NAMED = ("baselines",)
 #: The room of an experiment that is not one of the paper's.
@@ -26,12 +24,19 @@ ROOMS = {"sequence": "quality", "cores": "speed", "scale": "speed"}
 #: there (the heads that learn from pairs need 2.5 per parameter: a minute); complete: no subsets of originals.
 PROFILES: dict[str, dict[str, Any]] = {
     "tiny": {"rows": 1_000, "runs": 2, "m": 60, "cold": 1, "mlp_rows": 400, "wide_rows": 400, "complete": False},
-    "quick": {"rows": 12_000, "runs": 10, "m": 200, "cold": 2, "mlp_rows": None, "wide_rows": 2_500,
-              "wide_skips": ("l2ul-learned", "l2ul-kme"), "complete": False},
-    "paper": {"rows": None, "runs": 10, "m": 1000, "cold": 1, "mlp_rows": None, "wide_rows": 60_000,
-              "complete": True},
+    "quick": {
+        "rows": 12_000,
+        "runs": 10,
+        "m": 200,
+        "cold": 2,
+        "mlp_rows": None,
+        "wide_rows": 2_500,
+        "wide_skips": ("l2ul-learned", "l2ul-kme"),
+        "complete": False,
+    },
+    "paper": {"rows": None, "runs": 10, "m": 1000, "cold": 1, "mlp_rows": None, "wide_rows": 60_000, "complete": True},
     "full": {"rows": None, "runs": 30, "m": 1000, "cold": 10, "mlp_rows": None, "wide_rows": None, "complete": True},
-}  # fmt: skip
+}
 
 
 def jobs_of(setting: Setting, experiments: tuple[str, ...], only: tuple[str, ...] = ()) -> list[Job]:

@@ -15,9 +15,28 @@ from l2ul_kernels import threads as budget
 
 #: Fields that say which cell a record is; everything else was measured.
 KEYS = (
-    "experiment", "dataset", "model", "method", "kind", "r", "r_asked", "seed", "run", "threads", "profile", "job",
-    "parameter", "value", "dirty", "request", "requests", "draw", "k", "what", "n",
-)  # fmt: skip
+    "experiment",
+    "dataset",
+    "model",
+    "method",
+    "kind",
+    "r",
+    "r_asked",
+    "seed",
+    "run",
+    "threads",
+    "profile",
+    "job",
+    "parameter",
+    "value",
+    "dirty",
+    "request",
+    "requests",
+    "draw",
+    "k",
+    "what",
+    "n",
+)
 
 
 def find(records: list[Record], cell: str) -> list[Record]:
@@ -30,10 +49,11 @@ def find(records: list[Record], cell: str) -> list[Record]:
     named = dict(part.split("=", 1) for part in parts if "=" in part)
     plain = [part for part in parts if "=" not in part]
     found = [
-        r for r in records
+        r
+        for r in records
         if all(str(r.get(k)) == v for k, v in named.items())
         and all(any(str(r.get(k)) == word for k in KEYS) for word in plain)
-    ]  # fmt: skip
+    ]
     if not found:
         raise UserError(f"no record of the run matches {cell!r}")
     return found

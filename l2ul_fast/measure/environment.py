@@ -15,9 +15,21 @@ from l2ul_kernels.threads import available_cores, report
 from l2ul_kernels.voronoi import workers
 
 PACKAGES = (
-    "l2ul-fast", "numpy", "numba", "llvmlite", "scipy", "scikit-learn", "torch", "h5py", "hdf5plugin", "faiss-cpu",
-    "ikpykit", "distributed", "asv", "pytest-benchmark",
-)  # fmt: skip
+    "l2ul-fast",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "h5py",
+    "hdf5plugin",
+    "faiss-cpu",
+    "ikpykit",
+    "distributed",
+    "asv",
+    "pytest-benchmark",
+)
 
 
 def cpu_model() -> str:
@@ -38,8 +50,12 @@ def git_sha() -> str | None:
         ).stdout.strip()
         changed = subprocess.run(
             ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here, capture_output=True, text=True, check=True, timeout=10,
-        ).stdout.strip()  # fmt: skip
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
     return sha + ("+" if changed else "")

@@ -92,9 +92,14 @@ class Side:
         pin = hasattr(os, "sched_setaffinity")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "l2ul_fast.cases.worker", "smoke"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment, cwd=tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=environment,
+            cwd=tree,
             preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if pin else None,
-        )  # fmt: skip
+        )
         found = Path(self._read()["kernels"])
         if not found.is_relative_to(tree):
             self.close()

@@ -16,7 +16,7 @@ from l2ul_fast.metrics.distance import (
     rho_floor_two,
     sequential_gap,
     solver_error,
-)  # fmt: skip
+)
 from l2ul_fast.metrics.epsilon import epsilons, forgetting, forgetting_score
 from l2ul_fast.metrics.function import activation_distance, js_divergence, js_rows, random_proba, zrf
 from l2ul_fast.metrics.klom import KLoM, klom, klom_points
@@ -28,7 +28,7 @@ from l2ul_fast.metrics.membership import (
     mia_liu2024,
     mia_starting_kit,
     modified_entropy,
-)  # fmt: skip
+)
 from l2ul_fast.metrics.poison import Recovery, poison_experiment, poison_labels, recovery
 from l2ul_fast.metrics.population import Population, fit_population, unlearn_all
 from l2ul_fast.metrics.predictions import (
@@ -42,18 +42,71 @@ from l2ul_fast.metrics.predictions import (
     paired_difference,
     tow,
     tow_mia,
-)  # fmt: skip
+)
 from l2ul_fast.metrics.relearn import relearn_steps, relearn_time
 from l2ul_fast.metrics.roc import Attack, attack_scores, pooled_attack, request_scores
 from l2ul_fast.metrics.value import Unlearn, Value, losses, margins
 
 __all__ = [
-    "Accuracies", "Attack", "KLoM", "Lira", "Population", "Recovery", "Times", "Unlearn", "Value", "accuracies",
-    "accuracy", "accuracy_on", "activation_distance", "align_units", "aligned_rho", "attack_scores", "break_even",
-    "churn", "disagreement", "entropy", "epsilons", "excess_loss", "f1", "fit_population", "forgetting",
-    "forgetting_score", "gradient_residual", "js_divergence", "js_rows", "klom", "klom_points", "losses", "margins",
-    "mia_chundawat2023", "mia_gap", "mia_liu2024", "mia_starting_kit", "modified_entropy", "paired_difference",
-    "parameter_distance", "poison_experiment", "poison_labels", "pooled_attack", "random_proba", "recovery",
-    "relearn_steps", "relearn_time", "request_scores", "rho", "rho_floor", "rho_floor_two", "sequential_gap",
-    "solver_error", "throughput", "time_to_rho", "times", "tow", "tow_mia", "u_lira", "unlearn_all", "zrf",
-]  # fmt: skip
+    "Accuracies",
+    "Attack",
+    "KLoM",
+    "Lira",
+    "Population",
+    "Recovery",
+    "Times",
+    "Unlearn",
+    "Value",
+    "accuracies",
+    "accuracy",
+    "accuracy_on",
+    "activation_distance",
+    "align_units",
+    "aligned_rho",
+    "attack_scores",
+    "break_even",
+    "churn",
+    "disagreement",
+    "entropy",
+    "epsilons",
+    "excess_loss",
+    "f1",
+    "fit_population",
+    "forgetting",
+    "forgetting_score",
+    "gradient_residual",
+    "js_divergence",
+    "js_rows",
+    "klom",
+    "klom_points",
+    "losses",
+    "margins",
+    "mia_chundawat2023",
+    "mia_gap",
+    "mia_liu2024",
+    "mia_starting_kit",
+    "modified_entropy",
+    "paired_difference",
+    "parameter_distance",
+    "poison_experiment",
+    "poison_labels",
+    "pooled_attack",
+    "random_proba",
+    "recovery",
+    "relearn_steps",
+    "relearn_time",
+    "request_scores",
+    "rho",
+    "rho_floor",
+    "rho_floor_two",
+    "sequential_gap",
+    "solver_error",
+    "throughput",
+    "time_to_rho",
+    "times",
+    "tow",
+    "tow_mia",
+    "u_lira",
+    "unlearn_all",
+    "zrf",
+]

@@ -99,9 +99,7 @@ def _points(eps: Vector, models: int) -> Vector:
     return np.where(eps < np.ceil(np.log(models - 1)), 0.5 ** np.floor(eps / BIN), 0.0)
 
 
-def forgetting_score(
-    quality: Number, retain_u: Number, retain_r: Number, test_u: Number, test_r: Number
-) -> Value:  # fmt: skip
+def forgetting_score(quality: Number, retain_u: Number, retain_r: Number, test_u: Number, test_r: Number) -> Value:
     """forgetting * (retain accuracy / Retrain's) * (test accuracy / Retrain's). Target: the forgetting's target."""
     target = quality.target if isinstance(quality, Value) else None
     if reason := first_degenerate(quality, retain_u, retain_r, test_u, test_r):

@@ -88,9 +88,7 @@ def klom(
         return {part: KLoM(reason, reason, reason) for part in chosen}
     s = max(r + 1, int(0.8 * len(X))) if s is None else s
     rest = kept_rows(len(X), 3 * n_models, s - r, rng, retained)
-    population = fit_population(
-        model, X, y, np.hstack([np.tile(forget, (len(rest), 1)), rest]), r, **options
-    )  # fmt: skip
+    population = fit_population(model, X, y, np.hstack([np.tile(forget, (len(rest), 1)), rest]), r, **options)
     fine = population.converged.copy()
     group = np.arange(3 * n_models) // n_models
     first = population._replace(
@@ -102,9 +100,11 @@ def klom(
         reason = degenerate(f"fewer than {MIN_MODELS} models of a kind are finite and converged")
         return {part: KLoM(reason, reason, reason) for part in chosen}
     sets = {
-        "unlearned": unlearned[fine[group == 0]], "nothing": first.theta[fine[group == 0]],
-        "oracle": population.theta_r[fine & (group == 1)], "other": population.theta_r[fine & (group == 2)],
-    }  # fmt: skip
+        "unlearned": unlearned[fine[group == 0]],
+        "nothing": first.theta[fine[group == 0]],
+        "oracle": population.theta_r[fine & (group == 1)],
+        "other": population.theta_r[fine & (group == 2)],
+    }
     out = {}
     for part, (Xp, yp, ids) in chosen.items():
         ids = rng.permutation(ids)[:points]

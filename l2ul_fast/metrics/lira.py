@@ -67,8 +67,10 @@ def u_lira(
         targets, ids, had = draw_worlds(len(X), s, r, n_models, rng)
         population = fit_population(model, X, y, ids, r, **options)
         thetas = {
-            "unlearned": unlearn_all(population, unlearn), "retrain": population.theta_r, "nothing": population.theta,
-        }  # fmt: skip
+            "unlearned": unlearn_all(population, unlearn),
+            "retrain": population.theta_r,
+            "nothing": population.theta,
+        }
         fine = population.converged & np.isfinite(thetas["unlearned"]).all(axis=1)
         rejected += int((~fine).sum())
         models += int(fine[_second_half(n_models)].sum())

@@ -149,9 +149,13 @@ def _tpr(rate: float) -> Callable[[Vector, Vector], Any]:
 
 
 def _bootstrap(
-    curve: _Curve, ask: Sequence[Callable[[Vector, Vector], Any]], request: Ids, requests: int, n_boot: int,
+    curve: _Curve,
+    ask: Sequence[Callable[[Vector, Vector], Any]],
+    request: Ids,
+    requests: int,
+    n_boot: int,
     rng: np.random.Generator,
-) -> Vector:  # fmt: skip
+) -> Vector:
     """(len(ask), n_boot) values of resamples: of requests, or of rows of either side when requests are few."""
     n, size = curve.n, len(np.unique(request))
     step, parts = max(1, 2_000_000 // (2 * n)), []

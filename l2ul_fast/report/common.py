@@ -144,10 +144,11 @@ def tidy(records: Iterable[Record]) -> list[Record]:
     for key, found in group(measured, *cell_of).items():
         floors[key] = median(found, "noise_floor")
     return [
-        r if value(r, "noise_floor") is not None or (floor := floors.get(tuple(map(r.get, cell_of)))) is None
+        r
+        if value(r, "noise_floor") is not None or (floor := floors.get(tuple(map(r.get, cell_of)))) is None
         else {**r, "noise_floor": floor}
         for r in out
-    ]  # fmt: skip
+    ]
 
 
 def plain(text: Any) -> str:
@@ -272,16 +273,34 @@ def style() -> AbstractContextManager[None]:
     matplotlib.use("Agg")
     return matplotlib.rc_context(
         {
-            "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "axes.titlecolor": INK,
-            "xtick.color": INK, "ytick.color": INK, "lines.color": INK, "patch.edgecolor": INK, "hatch.color": INK,
-            "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
-            "legend.facecolor": PAPER, "legend.edgecolor": "none", "legend.framealpha": 0.85,
-            "grid.color": INK, "grid.alpha": 0.13, "axes.axisbelow": True,
-            "axes.spines.top": False, "axes.spines.right": False,
-            "font.size": 11, "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
-            "svg.fonttype": "none", "svg.hashsalt": "l2ul",
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": INK,
+            "axes.titlecolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "lines.color": INK,
+            "patch.edgecolor": INK,
+            "hatch.color": INK,
+            "figure.facecolor": PAPER,
+            "axes.facecolor": PAPER,
+            "savefig.facecolor": PAPER,
+            "legend.facecolor": PAPER,
+            "legend.edgecolor": "none",
+            "legend.framealpha": 0.85,
+            "grid.color": INK,
+            "grid.alpha": 0.13,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "font.size": 11,
+            "axes.titlesize": 12,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "svg.fonttype": "none",
+            "svg.hashsalt": "l2ul",
         }
-    )  # fmt: skip
+    )
 
 
 def seconds_axis(axis: Any) -> None:

@@ -23,9 +23,32 @@ from l2ul_fast.report.run import environment_of, find_run
 
 #: Fields that say what was measured; records that agree in them are runs of one cell.
 IDENTITY = (
-    "experiment", "dataset", "source", "n", "d", "model", "method", "r", "kind", "threads", "profile", "task", "part",
-    "parameter", "value", "psi", "t", "s", "m", "k", "requests", "dirty", "scope", "width", "epochs",
-)  # fmt: skip
+    "experiment",
+    "dataset",
+    "source",
+    "n",
+    "d",
+    "model",
+    "method",
+    "r",
+    "kind",
+    "threads",
+    "profile",
+    "task",
+    "part",
+    "parameter",
+    "value",
+    "psi",
+    "t",
+    "s",
+    "m",
+    "k",
+    "requests",
+    "dirty",
+    "scope",
+    "width",
+    "epochs",
+)
 MIN_RUNS = 3
 #: rho below this is as good as 0: without a recorded solver floor, rounding decides the rest.
 TINY = 1e-12
@@ -65,9 +88,13 @@ def _time(name: str) -> Metric:
 
 def _share(name: str, more: bool, read: Callable[[Record], float | None] | None = None) -> Metric:
     return Metric(
-        name, False, more, ("better", "worse"), read or (lambda r: value(r, name)),
+        name,
+        False,
+        more,
+        ("better", "worse"),
+        read or (lambda r: value(r, name)),
         lambda v: "–" if v is None else f"{100 * v:.2f} %",
-    )  # fmt: skip
+    )
 
 
 METRICS = (
@@ -108,11 +135,17 @@ class Change:
 
     def as_json(self) -> Record:
         return {
-            **self.cell, "metric": self.metric.name, "a": self.a, "b": self.b, "runs": self.pairs,
+            **self.cell,
+            "metric": self.metric.name,
+            "a": self.a,
+            "b": self.b,
+            "runs": self.pairs,
             "change": math.expm1(self.effect) if self.metric.ratio else self.effect,
-            "unit": "share" if self.metric.ratio else "difference", "p": self.p, "p_corrected": self.corrected,
+            "unit": "share" if self.metric.ratio else "difference",
+            "p": self.p,
+            "p_corrected": self.corrected,
             "verdict": self.verdict,
-        }  # fmt: skip
+        }
 
 
 @dataclass

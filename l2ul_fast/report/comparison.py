@@ -30,12 +30,23 @@ def terminal(found: Comparison, everything: bool = False) -> Any:
         p = "–" if c.corrected is None else f"{c.corrected:.2g}"
         table.add_row(
             f"[{colours[order[c.verdict]]}]{c.verdict}[/]",
-            *(_plain(x) for x in (
-                _place(c.cell), f"{c.cell.get('dataset', '')} ({c.cell.get('source', '?')})", c.cell.get("model", ""),
-                look(str(c.cell.get("method", ""))).name, c.cell.get("r", ""), c.metric.name, c.metric.text(c.a),
-                c.metric.text(c.b), c.change, c.pairs, p,
-            )),
-        )  # fmt: skip
+            *(
+                _plain(x)
+                for x in (
+                    _place(c.cell),
+                    f"{c.cell.get('dataset', '')} ({c.cell.get('source', '?')})",
+                    c.cell.get("model", ""),
+                    look(str(c.cell.get("method", ""))).name,
+                    c.cell.get("r", ""),
+                    c.metric.name,
+                    c.metric.text(c.a),
+                    c.metric.text(c.b),
+                    c.change,
+                    c.pairs,
+                    p,
+                )
+            ),
+        )
     return Group(table, text)
 
 

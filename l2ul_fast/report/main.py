@@ -30,8 +30,18 @@ TABLES = (
 )
 DATASETS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
 _CELL = ("experiment", "dataset", "source", "n", "d", "model", "method", "r_asked", "kind", "threads", "profile")
-_VALUES = ("r", "accuracy", "retrain_accuracy", "rho", "disagreement", "answer_seconds", "erased_seconds",
-           "prepare_seconds", "state_bytes", "noise_floor")  # fmt: skip
+_VALUES = (
+    "r",
+    "accuracy",
+    "retrain_accuracy",
+    "rho",
+    "disagreement",
+    "answer_seconds",
+    "erased_seconds",
+    "prepare_seconds",
+    "state_bytes",
+    "noise_floor",
+)
 
 
 def condense(records: list[Record]) -> list[Record]:

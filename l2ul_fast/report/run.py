@@ -241,12 +241,15 @@ def _about(records: list[Record], environment: Record) -> Section:
         versions = {k: v for k, v in environment.items() if k not in known and isinstance(v, str)}
     threads = sorted({r["threads"] for r in records if isinstance(r.get("threads"), int)})
     facts: dict[str, Any] = {
-        "CPU": environment.get("cpu"), "cores": environment.get("cores"), "memory": environment.get("memory_gib"),
-        "system": environment.get("system"), "threads used": ", ".join(map(str, threads)),
+        "CPU": environment.get("cpu"),
+        "cores": environment.get("cores"),
+        "memory": environment.get("memory_gib"),
+        "system": environment.get("system"),
+        "threads used": ", ".join(map(str, threads)),
         "profile": ", ".join(sorted({str(r["profile"]) for r in records if r.get("profile")})),
         "commit": str(environment.get("git") or "")[:12] + ("+" if str(environment.get("git")).endswith("+") else ""),
         "versions": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
-    }  # fmt: skip
+    }
     if facts["memory"]:
         facts["memory"] = f"{facts['memory']} GiB"
     lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v or 'not recorded')}</dd>" for k, v in facts.items())
@@ -269,8 +272,10 @@ def missing_parts(records: list[Record]) -> list[str]:
         wanted = {key[3:] for key in cells}
         lost = [
             f"{key[-1]} on {d[0]} ({key[0]}, r = {key[1]}, {key[2] or 'random'})"
-            for d in settings_of(mine) for key in sorted(wanted, key=str) if (*d, *key) not in cells
-        ]  # fmt: skip
+            for d in settings_of(mine)
+            for key in sorted(wanted, key=str)
+            if (*d, *key) not in cells
+        ]
         if lost:
             more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
             out.append(f"{experiment}: no records of {', '.join(lost[:6])}{more}.")

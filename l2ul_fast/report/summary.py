@@ -81,18 +81,30 @@ def full_tables(records: list[Record]) -> list[Any]:
         runs = len({(r["seed"], r["run"]) for r in found})
         title = f"{dataset_label(*key[:3])}: {key[3]}, {key[5]}, r = {key[4]}, {runs} runs; mean [95 % interval]"
         table = Table(title=title, title_justify="left")
-        for name in ("method", "accuracy, %", "rho (nothing = 1)", "disagreement, %", "unlearn (median)", "erased",
-                     "prepare", "state"):  # fmt: skip
+        for name in (
+            "method",
+            "accuracy, %",
+            "rho (nothing = 1)",
+            "disagreement, %",
+            "unlearn (median)",
+            "erased",
+            "prepare",
+            "state",
+        ):
             table.add_column(name, justify="left" if name == "method" else "right")
         for method in methods_of(found):
             mine = pick(found, method=method)
             own = "*" if any(r.get("reference") == "own" for r in mine) else ""
             table.add_row(
-                method, interval_text(values(mine, "accuracy"), 100, 4), interval_text(values(mine, "rho")) + own,
-                interval_text(values(mine, "disagreement"), 100), seconds_text(seconds_of(mine, False)),
-                erased_cell(mine).text, seconds_text(median(mine, "prepare_seconds")),
+                method,
+                interval_text(values(mine, "accuracy"), 100, 4),
+                interval_text(values(mine, "rho")) + own,
+                interval_text(values(mine, "disagreement"), 100),
+                seconds_text(seconds_of(mine, False)),
+                erased_cell(mine).text,
+                seconds_text(median(mine, "prepare_seconds")),
                 bytes_text(median(mine, "state_bytes")),
-            )  # fmt: skip
+            )
         parts.append(table)
     if parts:
         parts += [

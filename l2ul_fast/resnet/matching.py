@@ -132,9 +132,15 @@ class Strength:
 
 
 def practise(
-    design: Design, targets: Targets, logits: NDArray[np.floating], y: NDArray[np.int64], left: Float, visible: Ids,
-    seed: int, repeats: int = 6,
-) -> tuple[Strength, list[dict[str, float]]]:  # fmt: skip
+    design: Design,
+    targets: Targets,
+    logits: NDArray[np.floating],
+    y: NDArray[np.int64],
+    left: Float,
+    visible: Ids,
+    seed: int,
+    repeats: int = 6,
+) -> tuple[Strength, list[dict[str, float]]]:
     """Learn w: for forget sets of several sizes, the w whose accuracies come nearest to those expected of retraining.
 
     Nearness is ToW without its test factor: forgotten rows should be right as often as expected, rows that stay as

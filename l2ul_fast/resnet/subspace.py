@@ -22,9 +22,17 @@ PIECE = 1 << 16
 
 
 def trajectories(
-    network: ResNet18, images: Images, targets: Targets, logits: NDArray[np.floating], k: int, seed: int,
-    steps: int = 8, rate: float = 0.02, batch: int = 128, progress: Progress | None = None,
-) -> Tensor:  # fmt: skip
+    network: ResNet18,
+    images: Images,
+    targets: Targets,
+    logits: NDArray[np.floating],
+    k: int,
+    seed: int,
+    steps: int = 8,
+    rate: float = 0.02,
+    batch: int = 128,
+    progress: Progress | None = None,
+) -> Tensor:
     """(k, p) displacements of k short unlearning runs; run j takes `batch` rows of its own as forgotten.
 
     Each step is SGD on the distance of forgotten rows' logits to the wanted ones and of other rows' logits to the
@@ -83,9 +91,13 @@ def shifted(theta: NDArray[np.float32], basis: NDArray[np.float16], c: NDArray[n
 
 
 def responses(
-    network: ResNet18, x: Tensor, logits: NDArray[np.floating], basis: NDArray[np.float16],
-    reach: NDArray[np.float64], progress: Progress | None = None,
-) -> NDArray[np.float32]:  # fmt: skip
+    network: ResNet18,
+    x: Tensor,
+    logits: NDArray[np.floating],
+    basis: NDArray[np.float16],
+    reach: NDArray[np.float64],
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
     """(n * C, k) change of every logit when theta moves by reach[j] along direction j: k passes over the images."""
     n, C = logits.shape
     out = np.empty((n * C, len(basis)), np.float32)

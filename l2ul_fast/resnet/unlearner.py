@@ -168,17 +168,32 @@ class NetworkUnlearner:
         """Write state and ledger, all or nothing; weights and directions are written once."""
         directory = Path(directory)
         arrays: dict[str, NDArray[Any]] = {
-            "theta": self.move, "A": self.design.A, "logits": self.logits, "unseen": self.targets.logits,
-            "margins": self.targets.margins, "left": self.left, "gone": self.gone, "y": self.y,
-            "shares": self.strength.shares, "weights": self.strength.weights,
-        }  # fmt: skip
+            "theta": self.move,
+            "A": self.design.A,
+            "logits": self.logits,
+            "unseen": self.targets.logits,
+            "margins": self.targets.margins,
+            "left": self.left,
+            "gone": self.gone,
+            "y": self.y,
+            "shares": self.strength.shares,
+            "weights": self.strength.weights,
+        }
         fixed = {"base": self.base, "basis": self.basis, "reach": self.reach}
         fixed |= {f"buffer.{name}": b.numpy() for name, b in self.network.named_buffers()}
         facts = {
-            "kind": "network", "scope": self.scope, "k": self.k, "random_state": self.random_state, "n": self.n,
-            "width": self.network.width, "n_classes": self.network.n_classes, "g": self.design.g,
-            "rate": self.targets.rate, "slope": self.targets.slope, "report": self.report_,
-        }  # fmt: skip
+            "kind": "network",
+            "scope": self.scope,
+            "k": self.k,
+            "random_state": self.random_state,
+            "n": self.n,
+            "width": self.network.width,
+            "n_classes": self.network.n_classes,
+            "g": self.design.g,
+            "rate": self.targets.rate,
+            "slope": self.targets.slope,
+            "report": self.report_,
+        }
         if directory.resolve() == self.saved_to:
             self.generation = save_artifact(
                 directory, facts, arrays, keep=["network"], ledger_entry=self.entries, base=self.generation

@@ -145,9 +145,16 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     anchor = params["anchor"] if isinstance(params["anchor"], str) else np.array(params["anchor"])
     order = params["order"] if third_fits(model.size, table) else 2
     head = Expansion.build(
-        model, table, found.theta, order=order, anchor=anchor, penalty=penalty, report=report, passes=passes,
+        model,
+        table,
+        found.theta,
+        order=order,
+        anchor=anchor,
+        penalty=penalty,
+        report=report,
+        passes=passes,
         uncertain=0.0 if client is not None else uncertainty(found, model),
-    )  # fmt: skip
+    )
     head._answered = 0.0
     lap("expand")
     length = float(np.linalg.norm(found.theta))

@@ -150,11 +150,23 @@ class L2UL:
         s = None if s is None else whole("s", s, 20)
         anchor_rows = None if anchor_rows is None else whole("anchor_rows", anchor_rows, 0)
         self.params: dict[str, Any] = {
-            "model": model, "head": head, "order": order, "anchor": anchor, "penalty": penalty,
-            "lam": positive("lam", lam), "psi": psi, "t": t, "m": m, "s": s, "robust": bool(robust), "hidden": hidden,
-            "activation": activation, "anchor_rows": anchor_rows, "store_rows": bool(store_rows),
+            "model": model,
+            "head": head,
+            "order": order,
+            "anchor": anchor,
+            "penalty": penalty,
+            "lam": positive("lam", lam),
+            "psi": psi,
+            "t": t,
+            "m": m,
+            "s": s,
+            "robust": bool(robust),
+            "hidden": hidden,
+            "activation": activation,
+            "anchor_rows": anchor_rows,
+            "store_rows": bool(store_rows),
             "random_state": random_state,
-        }  # fmt: skip
+        }
         self._lock = threading.RLock()
         # not found by __getattr__, which would make every other attribute slow, and requests read many
         self.store = self.head = self.status = cast(Any, Unfitted())
@@ -366,8 +378,9 @@ class L2UL:
             try:
                 head.refine(self.retained(), rtol)
             except UserError as reason:  # the rows have left all the same
-                warnings.warn(RetrainInstead(f"the rows are forgotten, but the answer is not refined: {reason}"),
-                              stacklevel=3)  # fmt: skip
+                warnings.warn(
+                    RetrainInstead(f"the rows are forgotten, but the answer is not refined: {reason}"), stacklevel=3
+                )
             error = head.error
         if error is not None and error > UNTRUSTED:
             given = getattr(head, "where", None) == "given"
@@ -523,8 +536,9 @@ class L2UL:
         same. Returns what was done.
         """
         if reanchor is not None:
-            warnings.warn("`reanchor` has no effect any more: refresh always does what it takes", DeprecationWarning,
-                          stacklevel=2)  # fmt: skip
+            warnings.warn(
+                "`reanchor` has no effect any more: refresh always does what it takes", DeprecationWarning, stacklevel=2
+            )
         report: Report = progress or (lambda what, done, total: None)
         with self._lock:
             table, forgotten = self.retained(), np.flatnonzero(self.status == FORGOTTEN)

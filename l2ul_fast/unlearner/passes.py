@@ -88,8 +88,7 @@ def columns_of(blocks: Iterable[Block], d: int) -> Columns:
     largest, rows, heaviest = np.zeros(d), 0, 0.0
     for X, _, weights in blocks:
         w = NO_WEIGHTS if weights is None else weights
-        ensure_compiled(("extremes", X.dtype),
-                        lambda X=X, w=w: ints.column_extremes(X[:0], w[:0], largest))  # type: ignore[misc]  # fmt: skip
+        ensure_compiled(("extremes", X.dtype), lambda X=X, w=w: ints.column_extremes(X[:0], w[:0], largest))  # type: ignore[misc]
         ints.column_extremes(X, w, largest)
         rows += len(X) if weights is None else int((weights > 0).sum())
         heaviest = max(heaviest, 1.0 if weights is None else float(weights.max(initial=0.0)))
@@ -122,6 +121,16 @@ def add_terms(
 ) -> None:
     """Add (sign 1) or subtract (-1) the terms of rows X (n, d), y (n,)."""
     ints.add_all_rows(
-        X, y, weights, sign, terms.loss, terms.order, terms.counted, terms.anchor, terms.inverse_scale, terms.scales,
-        terms.classes, sums,
-    )  # fmt: skip
+        X,
+        y,
+        weights,
+        sign,
+        terms.loss,
+        terms.order,
+        terms.counted,
+        terms.anchor,
+        terms.inverse_scale,
+        terms.scales,
+        terms.classes,
+        sums,
+    )

@@ -1301,6 +1301,21 @@ def _snapshots(e: Evidence) -> Iterator[Attack]:
 
 
 ATTACKS: tuple[Callable[[Evidence], Iterator[Attack]], ...] = (
-    _due, _stored_rows, _leftovers, _verbatim, _facts, _sums, _gradient, _last_bits, _newton, _cell, _cells, _pairs,
-    _kept_sums, _anchor, _standardisation, _confirmations, _snapshots,
-)  # fmt: skip
+    _due,
+    _stored_rows,
+    _leftovers,
+    _verbatim,
+    _facts,
+    _sums,
+    _gradient,
+    _last_bits,
+    _newton,
+    _cell,
+    _cells,
+    _pairs,
+    _kept_sums,
+    _anchor,
+    _standardisation,
+    _confirmations,
+    _snapshots,
+)

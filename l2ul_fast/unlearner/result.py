@@ -74,9 +74,16 @@ class Unlearned:
     __slots__ = ("_classes", "_model", "_rows", "due", "error", "n", "theta", "tier")
 
     def __init__(
-        self, theta: NDArray[np.float64], rows: NDArray[np.int64] | int, n: int, error: float | None, tier: str,
-        due: str | None, model: Any, classes: list[Any],
-    ) -> None:  # fmt: skip
+        self,
+        theta: NDArray[np.float64],
+        rows: NDArray[np.int64] | int,
+        n: int,
+        error: float | None,
+        tier: str,
+        due: str | None,
+        model: Any,
+        classes: list[Any],
+    ) -> None:
         self.theta, self._rows, self.n, self.error, self.tier, self.due = theta, rows, n, error, tier, due
         self._model, self._classes = model, classes
 

@@ -89,8 +89,12 @@ def _split(estimator: Any, X: ArrayLike, y: ArrayLike, rows: ArrayLike) -> tuple
 
 def _logistic(estimator: Any) -> Vector:
     """theta in our layout; UserError for an objective that is not ours."""
-    for name, fine in (("solver", estimator.solver != "liblinear"), ("fit_intercept", bool(estimator.fit_intercept)),
-                       ("class_weight", estimator.class_weight is None), ("dual", not estimator.dual)):  # fmt: skip
+    for name, fine in (
+        ("solver", estimator.solver != "liblinear"),
+        ("fit_intercept", bool(estimator.fit_intercept)),
+        ("class_weight", estimator.class_weight is None),
+        ("dual", not estimator.dual),
+    ):
         if not fine:
             raise UserError(f"a LogisticRegression with {name}={getattr(estimator, name)!r} is not supported")
     penalty, ratio = getattr(estimator, "penalty", "l2"), getattr(estimator, "l1_ratio", None)

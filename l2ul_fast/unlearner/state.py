@@ -141,9 +141,11 @@ class CellState:
     def arrays(self) -> Arrays:
         """All of it."""
         return {
-            "cells.packed": self.packed, "cells.counts": self.counts,
-            "cells.seeds": np.asarray(self.partitions.seeds), "cells.seed_rows": np.asarray(self.partitions.row_ids),
-        }  # fmt: skip
+            "cells.packed": self.packed,
+            "cells.counts": self.counts,
+            "cells.seeds": np.asarray(self.partitions.seeds),
+            "cells.seed_rows": np.asarray(self.partitions.row_ids),
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, d: int) -> Self:
@@ -154,10 +156,15 @@ class CellState:
             raise ValueError("the seeds of the partitions")
         t, psi, _ = seeds.shape
         if (
-            packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != packed_width(t, psi)
-            or counts.dtype != np.int64 or counts.ndim != 3 or counts.shape[1:] != (t, psi) or counts.min() < 0
+            packed.dtype != np.uint8
+            or packed.ndim != 2
+            or packed.shape[1] != packed_width(t, psi)
+            or counts.dtype != np.int64
+            or counts.ndim != 3
+            or counts.shape[1:] != (t, psi)
+            or counts.min() < 0
             or (counts.sum(axis=2) != counts[:, :1].sum(axis=2)).any()
-        ):  # fmt: skip
+        ):
             raise ValueError("the cells of the rows, which do not fit their counts")
         if psi & (psi - 1):  # with a power of two every pattern of bits is a cell
             for start in range(0, len(packed), CHECKED_ROWS):

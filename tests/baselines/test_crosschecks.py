@@ -162,9 +162,13 @@ def test_retrained_parameters_are_those_of_scipy(kind, binary, three):
     method = prepared(Retrain(), table_of(X, y), model)
     Xr, yr = np.delete(X, FORGET, axis=0), np.delete(y, FORGET)
     found = minimize(
-        lambda t: model.loss(t, Xr, yr), method.theta, method="trust-exact", jac=lambda t: model.gradient(t, Xr, yr),
-        hess=lambda t: model.hessian(t, Xr, yr), options={"gtol": 1e-9, "maxiter": 500},
-    )  # fmt: skip
+        lambda t: model.loss(t, Xr, yr),
+        method.theta,
+        method="trust-exact",
+        jac=lambda t: model.gradient(t, Xr, yr),
+        hess=lambda t: model.hessian(t, Xr, yr),
+        options={"gtol": 1e-9, "maxiter": 500},
+    )
     if kind == "softmax":  # any number may be added to all intercepts
         found.x[12:] -= found.x[12:].mean()
     np.testing.assert_allclose(method.unlearn(FORGET).theta, found.x, atol=1e-6)

@@ -386,11 +386,17 @@ def test_fyemu_class_level_labels(published, tables):
     plain = {"adam": False, "decay": False}
     method = prepared(
         Fyemu(
-            "class", noise_rows=8, copies=2, retain_per_class=40, as_published=published,
-            impair=Recipe(1, 10**6, 0.3, **plain), repair=Recipe(0),
+            "class",
+            noise_rows=8,
+            copies=2,
+            retain_per_class=40,
+            as_published=published,
+            impair=Recipe(1, 10**6, 0.3, **plain),
+            repair=Recipe(0),
         ),
-        table, model,
-    )  # fmt: skip
+        table,
+        model,
+    )
     forget = np.array([np.flatnonzero(table.y == c)[0] for c in (1, 2)])
     labels = np.repeat([1, 2], 8)
     noise, _ = method.make_noise(labels)
@@ -485,9 +491,13 @@ def test_certified_without_noise_is_sekhari_and_newton(tables):
     assert not answer.facts["retrained"]
     np.testing.assert_allclose(answer.theta, sekhari, atol=1e-10)
     assert answer.facts["bound"] == pytest.approx(
-        0.25 * 1e3 * np.linalg.norm(np.delete(rows, FORGET, axis=0), 2) * np.linalg.norm(sekhari - method.theta)
-        * np.linalg.norm(np.delete(rows, FORGET, axis=0) @ (sekhari - method.theta)), rel=1e-6,
-    )  # fmt: skip
+        0.25
+        * 1e3
+        * np.linalg.norm(np.delete(rows, FORGET, axis=0), 2)
+        * np.linalg.norm(sekhari - method.theta)
+        * np.linalg.norm(np.delete(rows, FORGET, axis=0) @ (sekhari - method.theta)),
+        rel=1e-6,
+    )
 
 
 def test_certified_bounds_rows_at_the_radius_and_the_budget_is_what_it_says(tables):

@@ -19,9 +19,15 @@ KINDS = ("lr", "softmax", "mlp")
 #: Largest gap between requests in turn and at once, as a share of what the joint request changes. Methods that are not
 #: here come with no bound: noise and minibatches, drawn anew, move them as far as a request does.
 GAPS = {
-    "retrain": 1e-7, "retrain-warm": 1e-7, "sisa": 0.0, "newton": 2e-3, "certified": 2e-2, "influence": 0.1,
-    "d2d": 0.4, "deltagrad": 0.8,
-}  # fmt: skip
+    "retrain": 1e-7,
+    "retrain-warm": 1e-7,
+    "sisa": 0.0,
+    "newton": 2e-3,
+    "certified": 2e-2,
+    "influence": 0.1,
+    "d2d": 0.4,
+    "deltagrad": 0.8,
+}
 LOOSE = {"fyemu": 2.0, "finetune": 2.0, "neggrad": 2.0}
 
 

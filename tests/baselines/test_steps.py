@@ -49,9 +49,12 @@ def test_retrain_is_what_scikit_learn_and_scipy_find(lr):
     peer = LogisticRegression(C=1 / (model.lam * len(y)), tol=1e-12, max_iter=1000, solver="newton-cholesky").fit(X, y)
     np.testing.assert_allclose(answer.theta, np.append(peer.coef_[0], peer.intercept_), atol=1e-8)
     found = minimize(
-        lambda t: (model.loss(t, X, y), model.gradient(t, X, y)), np.zeros(7), jac=True, method="L-BFGS-B",
+        lambda t: (model.loss(t, X, y), model.gradient(t, X, y)),
+        np.zeros(7),
+        jac=True,
+        method="L-BFGS-B",
         options={"ftol": 1e-16, "gtol": 1e-12, "maxiter": 1000},
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(answer.theta, found.x, atol=1e-6)
 
 

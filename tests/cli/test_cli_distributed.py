@@ -138,9 +138,16 @@ def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path, second
 
 def few_rows(leaves, seconds, cpu, busy, moved):
     return {
-        "experiment": "distributed-kme", "method": "workers, few rows", "n": 1000, "workers": 2, "leaves": leaves,
-        "wall_seconds": seconds, "cpu_seconds": cpu, "scheduler_seconds": busy, "scheduler_bytes": moved,
-    }  # fmt: skip
+        "experiment": "distributed-kme",
+        "method": "workers, few rows",
+        "n": 1000,
+        "workers": 2,
+        "leaves": leaves,
+        "wall_seconds": seconds,
+        "cpu_seconds": cpu,
+        "scheduler_seconds": busy,
+        "scheduler_bytes": moved,
+    }
 
 
 def records(slow=1.0):

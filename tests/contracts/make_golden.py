@@ -62,10 +62,16 @@ def homes() -> SimpleNamespace:
     from l2ul_kernels.sgd import shuffle
 
     return SimpleNamespace(
-        draw_pairs=draw.draw_pairs, plan_pairs=draw.plan_pairs, request=draw.request, forget_sets=draw.draw_forget_sets,
-        shuffle=shuffle.shuffle, in_order=order.in_order, mlp_train=mlp_train, vector_bytes=VECTOR_BYTES,
+        draw_pairs=draw.draw_pairs,
+        plan_pairs=draw.plan_pairs,
+        request=draw.request,
+        forget_sets=draw.draw_forget_sets,
+        shuffle=shuffle.shuffle,
+        in_order=order.in_order,
+        mlp_train=mlp_train,
+        vector_bytes=VECTOR_BYTES,
         cells_of=lambda u: (u.head.cells.counts, u.head.cells.packed),
-    )  # fmt: skip
+    )
 
 
 def digest(*arrays: Any) -> str:
@@ -128,9 +134,11 @@ def data(home: SimpleNamespace) -> dict[str, Any]:
     found["shuffle"] = digest(ids)
     X, y = labelled(800, 4, 3)
     for name, how in {
-        "": {}, " robust": {"robust": True}, " forget_max": {"forget_max": 40},
+        "": {},
+        " robust": {"robust": True},
+        " forget_max": {"forget_max": 40},
         " shapes": {"shapes": {"random": 0.5, "one class": 0.5}},
-    }.items():  # fmt: skip
+    }.items():
         found[f"draw_pairs{name}"] = drawn(*home.draw_pairs(800, y, 12, 60, X=X, random_state=[9, 1], **how))
         plan = home.plan_pairs(800, y, 12, 60, random_state=[9, 1], **how)
         found[f"plan_pairs{name}"] = [*drawn(plan.n_forget, plan.class_sizes, plan.kinds), plan.seed]
@@ -193,12 +201,16 @@ def requests(home: SimpleNamespace) -> dict[str, Any]:
     X3, y3 = labelled(600, 4, 3)
     sizes = {"psi": 4, "t": 8, "m": 20, "s": 100, "random_state": 3}
     for name, options, rows, labels, rel in (
-        ("lr", {}, X, y, EXACT), ("lr float32", {}, X.astype(np.float32), y, EXACT),
-        ("lr order 2", {"order": 2}, X, y, EXACT), ("lr optimum", {"anchor": "optimum"}, X, y, EXACT),
-        ("lr learned", {"head": "learned"}, X, y, 1e-6), ("lr kme", {"head": "kme"}, X, y, 1e-5),
-        ("multinomial", {}, X3, y3, 1e-7), ("multinomial kme", {"head": "kme"}, X3, y3, 1e-5),
+        ("lr", {}, X, y, EXACT),
+        ("lr float32", {}, X.astype(np.float32), y, EXACT),
+        ("lr order 2", {"order": 2}, X, y, EXACT),
+        ("lr optimum", {"anchor": "optimum"}, X, y, EXACT),
+        ("lr learned", {"head": "learned"}, X, y, 1e-6),
+        ("lr kme", {"head": "kme"}, X, y, 1e-5),
+        ("multinomial", {}, X3, y3, 1e-7),
+        ("multinomial kme", {"head": "kme"}, X3, y3, 1e-5),
         ("mlp", {"model": "mlp", "hidden": 3, "anchor_rows": 60}, X, y, 1e-5),
-    ):  # fmt: skip
+    ):
         u = L2UL(**(sizes | options)).fit(rows, labels)
         start = u.theta.copy()
         seen, retrained = [start], []

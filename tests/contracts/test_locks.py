@@ -32,9 +32,15 @@ GOLDEN = json.loads((HERE / "golden.json").read_text())
 
 #: The others: an MLP would come out as another model, learned heads need pairs, and some keep no rows.
 TAKEN_OVER = [
-    "lr", "lr-refreshed", "lr-saved-twice", "lr-correction", "lr-network", "lr-file", "lr-file-refreshed",
+    "lr",
+    "lr-refreshed",
+    "lr-saved-twice",
+    "lr-correction",
+    "lr-network",
+    "lr-file",
+    "lr-file-refreshed",
     "lr-multinomial",
-]  # fmt: skip
+]
 REFUSED = [name for name in EXPECTED if name not in TAKEN_OVER]
 
 
@@ -232,9 +238,14 @@ def test_golden_values(part, golden):
 #: rho of the answers that golden.json holds, for one row and for eleven: at most this far from a retrained model, which
 #: make_golden.py trains at the side. kme is left out: a row's cells do not tell where it moves so small a model.
 NEAR = {
-    "lr": (1e-3, 1e-3), "lr float32": (1e-3, 1e-3), "lr order 2": (0.1, 0.03), "lr optimum": (1e-5, 2e-4),
-    "lr learned": (0.3, 0.5), "multinomial": (0.01, 0.01), "mlp": (0.02, 0.1),
-}  # fmt: skip
+    "lr": (1e-3, 1e-3),
+    "lr float32": (1e-3, 1e-3),
+    "lr order 2": (0.1, 0.03),
+    "lr optimum": (1e-5, 2e-4),
+    "lr learned": (0.3, 0.5),
+    "multinomial": (0.01, 0.01),
+    "mlp": (0.02, 0.1),
+}
 
 
 @pytest.mark.parametrize("name", NEAR)

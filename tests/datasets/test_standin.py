@@ -227,10 +227,7 @@ def accuracies(X, y, splits=2):
         train, test = order[:n], order[n : n + 40_000]
         mean, scale = X[train].mean(axis=0), X[train].std(axis=0)
         Z = (X - mean) / np.where(scale > 0, scale, 1)
-        models = (
-            LogisticRegression(C=1 / (1e-3 * n), max_iter=300),
-            MLPClassifier((10,), max_iter=30, random_state=0),
-        )
+        models = (LogisticRegression(C=1 / (1e-3 * n), max_iter=300), MLPClassifier((10,), max_iter=30, random_state=0))
         scores.append([model.fit(Z[train], y[train]).score(Z[test], y[test]) for model in models])
     return np.mean(scores, axis=0)
 

@@ -312,11 +312,16 @@ def test_bad_labels_are_one_sentence(match, labels, classes):
 @pytest.mark.parametrize(
     ("match", "X"),
     [
-        ("row 1 of X has a NaN", [[0.0, 1], [np.nan, 1]]), ("row 0 of X", [[np.inf, 1]]), ("shape", [1.0, 2]),
+        ("row 1 of X has a NaN", [[0.0, 1], [np.nan, 1]]),
+        ("row 0 of X", [[np.inf, 1]]),
+        ("shape", [1.0, 2]),
         ("shape", [[1.0, 2, 3]]),
-        ("numbers", [["a", "b"]]), ("NaN", [[None, 1]]), ("numbers", [[1, 2], [3]]), ("numbers", [[1 + 2j, 0]]),
+        ("numbers", [["a", "b"]]),
+        ("NaN", [[None, 1]]),
+        ("numbers", [[1, 2], [3]]),
+        ("numbers", [[1 + 2j, 0]]),
     ],
-)  # fmt: skip
+)
 def test_bad_rows_are_one_sentence(match, X):
     with pytest.raises(DataError, match=match) as caught:
         check_rows(X, 2)

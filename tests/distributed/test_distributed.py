@@ -191,11 +191,7 @@ def test_other_shards_same_seeds_same_counts(tmp_path, client, shards):
 def test_a_shard_twice_is_an_error(tmp_path, client, shards):
     shutil.copy(shards[1], tmp_path / "copy.h5")
     (tmp_path / "link.h5").symlink_to(shards[1])
-    cases = (
-        (shards[1], "listed twice"),
-        (tmp_path / "link.h5", "listed twice"),
-        (tmp_path / "copy.h5", "same rows"),
-    )
+    cases = ((shards[1], "listed twice"), (tmp_path / "link.h5", "listed twice"), (tmp_path / "copy.h5", "same rows"))
     for again, words in cases:
         with pytest.raises(DataError, match=words):
             distributed.describe_shards(client, [*shards, again])
@@ -549,9 +545,13 @@ def test_one_process_per_host_compiles(tmp_path):
 
     (tmp_path / "misses.py").write_text(MISSES)
     done = subprocess.run(
-        [sys.executable, "misses.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        [sys.executable, "misses.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "L2UL_CACHE": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     (none, hits), (none2, hits2), (misses, _) = json.loads(done.stdout.splitlines()[-1])
     assert none == none2 == 0

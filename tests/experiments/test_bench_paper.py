@@ -282,8 +282,12 @@ def test_kill_resume_reproduce(tmp_path):
     assert {r["source"] for r in lines if r["experiment"] == "lr"} == {"stand-in"}
     again = subprocess.run(
         [sys.executable, "-m", "l2ul_fast.cli", "reproduce", str(path.parent), "lr/skin/newton/run=1"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert again.returncode == 0, again.stderr
     rho = next(r["rho"] for r in lines if r["experiment"] == "lr" and (r["method"], r["run"]) == ("newton", 1))
     shown = next(line for line in again.stdout.splitlines() if " rho " in line)

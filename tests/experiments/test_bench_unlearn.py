@@ -18,12 +18,30 @@ from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.heads.expansion import Expansion
 
 NUMBERS = {
-    "datasets": ("magic",), "rows": 2500, "cases": 3, "draws": 2, "mlp": (("magic", 600),), "mlp_draws": 1,
-    "latency": {"higgs": 1500}, "rounds": 2, "stream": 200, "stream_rows": 1500, "durable": (500,),
-    "durable_draws": 2, "times": {"lr": ("magic",)}, "heads": ("l2ul-expansion",), "sizes": (1,), "times_draws": 2,
-    "slow": ("magic",), "requests": 60, "attacked": 400, "attacks": 1, "fit_rows": 3000, "sums_rows": 2000,
+    "datasets": ("magic",),
+    "rows": 2500,
+    "cases": 3,
+    "draws": 2,
+    "mlp": (("magic", 600),),
+    "mlp_draws": 1,
+    "latency": {"higgs": 1500},
+    "rounds": 2,
+    "stream": 200,
+    "stream_rows": 1500,
+    "durable": (500,),
+    "durable_draws": 2,
+    "times": {"lr": ("magic",)},
+    "heads": ("l2ul-expansion",),
+    "sizes": (1,),
+    "times_draws": 2,
+    "slow": ("magic",),
+    "requests": 60,
+    "attacked": 400,
+    "attacks": 1,
+    "fit_rows": 3000,
+    "sums_rows": 2000,
     "repeats": 2,
-}  # fmt: skip
+}
 PARTS = ("identity", "rho-lr", "grid", "latency", "times", "slow-down", "fit")
 
 
@@ -249,8 +267,10 @@ def test_two_times_and_durable_requests(measured):
     assert {r["erased_seconds"] for r in of(found, method="nothing")} == {None}
     ours = [r for r in found if r["method"] != "nothing"]
     assert {(r["method"], r["order"]) for r in ours} == {
-        ("retrain", None), ("l2ul-expansion", 2), ("l2ul-expansion", 3)
-    }  # fmt: skip
+        ("retrain", None),
+        ("l2ul-expansion", 2),
+        ("l2ul-expansion", 3),
+    }
     assert all(0 < r["answer_seconds"] <= r["erased_seconds"] for r in ours)
     assert len(of(measured[2], experiment=unlearn_latency.DURABLE)) == 2
 
@@ -338,10 +358,25 @@ def test_the_terminal_shows_brackets_and_draws(measured, tmp_path):
 
 def lr_record(request, rho, **more):
     return {
-        "experiment": unlearn_quality.RHO, "dataset": "magic", "source": "real", "n": 15223, "d": 10, "model": "lr",
-        "request": request, "draw": 0, "method": "l2ul-expansion", "order": 3, "rtol": None, "rho": rho, "error": 0.01,
-        "seconds": 1e-3, "own_rho": 0.0, "own_equal": True, "due": False, **more,
-    }  # fmt: skip
+        "experiment": unlearn_quality.RHO,
+        "dataset": "magic",
+        "source": "real",
+        "n": 15223,
+        "d": 10,
+        "model": "lr",
+        "request": request,
+        "draw": 0,
+        "method": "l2ul-expansion",
+        "order": 3,
+        "rtol": None,
+        "rho": rho,
+        "error": 0.01,
+        "seconds": 1e-3,
+        "own_rho": 0.0,
+        "own_equal": True,
+        "due": False,
+        **more,
+    }
 
 
 def cell(records, name, column):

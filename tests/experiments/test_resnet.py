@@ -14,9 +14,15 @@ from l2ul_fast.report.figures import resnet as report
 from l2ul_fast.resnet.train import Recipe
 
 MICRO = replace(
-    resnet.PROFILES["tiny"], rows=100, test_rows=60, tune_rows=40, eval_rows=60, recipe=Recipe(1, 25, 0.1),
-    sizes=(10, 20), mia_rows=60,
-)  # fmt: skip
+    resnet.PROFILES["tiny"],
+    rows=100,
+    test_rows=60,
+    tune_rows=40,
+    eval_rows=60,
+    recipe=Recipe(1, 25, 0.1),
+    sizes=(10, 20),
+    mia_rows=60,
+)
 SOME = ("l2ul-network", "finetune")
 
 
@@ -42,8 +48,12 @@ def test_a_killed_run_goes_on(micro, tmp_path, monkeypatch):
         resnet.run_all(Run(tmp_path / "run"), "tiny", tmp_path, SOME)
     before = Run(tmp_path / "run").records
     assert [(r["method"], r["r"]) for r in before] == [
-        ("origin", 0), ("retrain", 10), ("nothing", 10), ("finetune", 10), ("l2ul-network", 10)
-    ]  # fmt: skip
+        ("origin", 0),
+        ("retrain", 10),
+        ("nothing", 10),
+        ("finetune", 10),
+        ("l2ul-network", 10),
+    ]
     calls.clear()
     monkeypatch.setattr(resnet, "answer", lambda *a: calls.append((a[1], a[2], len(a[3]))) or whole(*a))
     run = Run(tmp_path / "run")
@@ -91,15 +101,32 @@ def test_the_tiny_profile_runs_every_method(tmp_path):
 def rows(source="subset", **changes):
     """Made-up records of three methods."""
     common = {
-        "experiment": "resnet", "profile": "local", "dataset": "cifar10", "source": source, "n": 10_000, "width": 16,
-        "augment": True, "epochs": 8, "seed": 0, "threads": 2, "mia_degenerate": None, "mia": 0.4, "setup_seconds": 5.0,
-        "fooled": 0.5, "reached": False, "steps": 7,
-    }  # fmt: skip
+        "experiment": "resnet",
+        "profile": "local",
+        "dataset": "cifar10",
+        "source": source,
+        "n": 10_000,
+        "width": 16,
+        "augment": True,
+        "epochs": 8,
+        "seed": 0,
+        "threads": 2,
+        "mia_degenerate": None,
+        "mia": 0.4,
+        "setup_seconds": 5.0,
+        "fooled": 0.5,
+        "reached": False,
+        "steps": 7,
+    }
     out = [{**common, "method": "origin", "scope": "all", "r": 0, "unlearn_seconds": 100.0}]
     for method, scope, tow, seconds in (
-        ("retrain", "all", 1.0, 100.0), ("nothing", "all", 0.9, 0.0), ("rum", "all", 0.8, 10.0),
-        ("advimp", "all", 0.3, 10.0), ("l2ul-network", "head", 0.95, 0.01), ("l2ul-network", "subspace", 0.85, 2.0),
-    ):  # fmt: skip
+        ("retrain", "all", 1.0, 100.0),
+        ("nothing", "all", 0.9, 0.0),
+        ("rum", "all", 0.8, 10.0),
+        ("advimp", "all", 0.3, 10.0),
+        ("l2ul-network", "head", 0.95, 0.01),
+        ("l2ul-network", "subspace", 0.85, 2.0),
+    ):
         own = {**common, "method": method, "scope": scope, "tow": tow, "mia_gap": 0.1, "unlearn_seconds": seconds}
         out += [{**own, "r": r, **changes} for r in (10, 3000)]
     return out

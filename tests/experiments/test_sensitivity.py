@@ -10,9 +10,16 @@ from l2ul_fast.experiments.scoring import answer
 from l2ul_fast.unlearner import L2UL
 
 NUMBERS = {
-    "rows": {"lr": 1500}, "psi": (2, 8), "s": {"lr": (100, 400)}, "m": {"lr": (30, 120)},
-    "default": {"lr": (2, 400, 120)}, "r": (1, 20), "seeds": {"lr": 2}, "t": 10, "anchor_rows": None,
-}  # fmt: skip
+    "rows": {"lr": 1500},
+    "psi": (2, 8),
+    "s": {"lr": (100, 400)},
+    "m": {"lr": (30, 120)},
+    "default": {"lr": (2, 400, 120)},
+    "r": (1, 20),
+    "seeds": {"lr": 2},
+    "t": 10,
+    "anchor_rows": None,
+}
 
 
 @pytest.fixture(scope="module")

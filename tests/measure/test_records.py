@@ -91,8 +91,12 @@ def test_readme_says_what_the_records_say():
 def test_old_records_are_read_under_honest_names():
     old = {"experiment": "lr", "method": "l2ul", "r": 1, "unlearn_seconds": 0.5}
     assert upgrade(old) == {
-        "experiment": "lr", "method": "l2ul-newton", "r": 1, "unlearn_seconds": 0.5, "answer_seconds": 0.5,
-    }  # fmt: skip
+        "experiment": "lr",
+        "method": "l2ul-newton",
+        "r": 1,
+        "unlearn_seconds": 0.5,
+        "answer_seconds": 0.5,
+    }
     assert old["method"] == "l2ul"  # files and what was read from them stay as they are
     assert upgrade({"experiment": "resnet", "method": "l2ul"})["method"] == "l2ul-network"
     fresh = {"experiment": "lr", "method": "l2ul-expansion", "answer_seconds": 1.0, "unlearn_seconds": 1.0}
@@ -101,8 +105,11 @@ def test_old_records_are_read_under_honest_names():
         assert upgrade({"method": name})["method"] == name
     stream = {"experiment": "sequence", "method": "l2ul-reanchored", "reanchored": 2, "reanchor_seconds": 0.1}
     assert upgrade(stream) == {
-        "experiment": "sequence", "method": "l2ul-newton-reanchored", "refreshes": 2, "refresh_seconds": 0.1,
-    }  # fmt: skip
+        "experiment": "sequence",
+        "method": "l2ul-newton-reanchored",
+        "refreshes": 2,
+        "refresh_seconds": 0.1,
+    }
     # once is enough
     assert upgrade(upgrade(old)) == upgrade(old)
 

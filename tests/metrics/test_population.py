@@ -223,9 +223,7 @@ def brute_epsilon(a, b, attacks, delta=1e-5):
     steps = np.arange(-2, 2.25, 0.25)
     if attacks == "published":
         trials = [(t, np.inf, high, low) for t in np.arange(-20, 20, 0.25)]
-        trials += [
-            (r - np.ptp(narrow) + x, r, narrow, wide) for r in narrow.max() + steps for x in steps
-        ]  # fmt: skip
+        trials += [(r - np.ptp(narrow) + x, r, narrow, wide) for r in narrow.max() + steps for x in steps]
     else:
         cuts = np.r_[np.unique(np.r_[a, b]), np.inf]
         trials = [(x, z - 0.25, one, two) for x in cuts for z in cuts[cuts > x] for one, two in ((a, b), (b, a))]

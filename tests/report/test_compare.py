@@ -78,8 +78,9 @@ def test_small_changes_need_to_be_larger_than_the_minimum(tmp_path):
     a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
     assert not compare_runs(a, b).bad
     assert {c.metric.name for c in compare_runs(a, b, min_effect=0.02, min_points=0.02).bad} == {
-        "unlearn_seconds", "accuracy",
-    }  # fmt: skip
+        "unlearn_seconds",
+        "accuracy",
+    }
 
 
 def test_rho_below_the_solvers_noise_is_all_one(tmp_path):

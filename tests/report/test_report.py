@@ -75,8 +75,14 @@ def test_every_plot_has_words_and_files(report):
     assert all(len(a["aria-label"]) > 40 and a["role"] == "img" for a in pictures)
     for suffix in ("png", "svg"):
         assert {p.stem for p in page.parent.glob(f"*.{suffix}")} == {
-            "headline-lr-lr", "headline-mlp-mlp", "lr-lr-r1", "mlp-mlp-r1", "mlp-mlp-r100", "mlp-mlp-r1000", "cores",
-        }  # fmt: skip
+            "headline-lr-lr",
+            "headline-mlp-mlp",
+            "lr-lr-r1",
+            "mlp-mlp-r1",
+            "mlp-mlp-r100",
+            "mlp-mlp-r1000",
+            "cores",
+        }
 
 
 def test_text_of_records_stays_text(report):

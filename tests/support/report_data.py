@@ -6,23 +6,42 @@ from pathlib import Path
 import numpy as np
 
 DATASETS = {
-    "magic": ("real", 15_216, 10), "adult": ("real", 26_048, 14), "sepsis": ("stand-in", 32_262, 89),
-    "skin": ("real", 196_045, 3), "covtype": ("subset", 80_000, 54), "susy": ("stand-in", 400_000, 18),
+    "magic": ("real", 15_216, 10),
+    "adult": ("real", 26_048, 14),
+    "sepsis": ("stand-in", 32_262, 89),
+    "skin": ("real", 196_045, 3),
+    "covtype": ("subset", 80_000, 54),
+    "susy": ("stand-in", 400_000, 18),
     "higgs": ("stand-in", 800_000, 28),
-}  # fmt: skip
+}
 # method: (seconds per row of the dataset, fixed seconds, rho at r = 1, accuracy lost)
 METHODS = {
-    "nothing": (0, 2e-7, 1.0, 0.0), "retrain": (1.5e-6, 1e-3, 0.0, 0.0), "retrain-warm": (3e-7, 1e-4, 1e-12, 0.0),
-    "sisa": (2e-7, 1e-3, None, 0.002), "deltagrad": (4e-7, 5e-3, 0.05, 0.0), "fyemu": (0, 0.04, 40.0, 0.02),
-    "newton": (0, 3e-5, 1e-4, 0.0), "certified": (0, 5e-5, 1e-4, 0.0), "influence": (0, 3e-5, 0.03, 0.0),
-    "finetune": (1e-7, 1e-3, 3.0, 0.001), "d2d": (3e-7, 1e-3, 0.2, 0.0), "neggrad": (1e-8, 2e-3, 9.0, 0.01),
-    "l2ul-expansion": (0, 4e-6, 2e-4, 0.0), "l2ul-learned": (0, 4e-6, 0.2, 0.0), "l2ul-kme": (0, 4e-6, 0.7, 0.0),
+    "nothing": (0, 2e-7, 1.0, 0.0),
+    "retrain": (1.5e-6, 1e-3, 0.0, 0.0),
+    "retrain-warm": (3e-7, 1e-4, 1e-12, 0.0),
+    "sisa": (2e-7, 1e-3, None, 0.002),
+    "deltagrad": (4e-7, 5e-3, 0.05, 0.0),
+    "fyemu": (0, 0.04, 40.0, 0.02),
+    "newton": (0, 3e-5, 1e-4, 0.0),
+    "certified": (0, 5e-5, 1e-4, 0.0),
+    "influence": (0, 3e-5, 0.03, 0.0),
+    "finetune": (1e-7, 1e-3, 3.0, 0.001),
+    "d2d": (3e-7, 1e-3, 0.2, 0.0),
+    "neggrad": (1e-8, 2e-3, 9.0, 0.01),
+    "l2ul-expansion": (0, 4e-6, 2e-4, 0.0),
+    "l2ul-learned": (0, 4e-6, 0.2, 0.0),
+    "l2ul-kme": (0, 4e-6, 0.7, 0.0),
     "l2ul-paper": (0, 5e-6, 60.0, 0.04),
-}  # fmt: skip
+}
 ENVIRONMENT = {
-    "git": "0123456789abcdef0123456789abcdef01234567", "cpu": "Example CPU 9000", "cores": 8, "memory_gib": 32.0,
-    "system": "Linux", "vector_bytes": 64, "versions": {"python": "3.11.7", "numpy": "2.4.6", "torch": None},
-}  # fmt: skip
+    "git": "0123456789abcdef0123456789abcdef01234567",
+    "cpu": "Example CPU 9000",
+    "cores": 8,
+    "memory_gib": 32.0,
+    "system": "Linux",
+    "vector_bytes": 64,
+    "versions": {"python": "3.11.7", "numpy": "2.4.6", "torch": None},
+}
 
 
 def main_records(seeds=10, datasets=DATASETS, methods=METHODS, noise=0.05, threads=(1,), rng=1):
@@ -52,17 +71,33 @@ def _record(rng, experiment, dataset, source, n, d, model, method, r, seed, thre
     time = heavy * (slope * n + fixed) * (1 + 0.2 * np.log10(r)) / threads**0.8
     quiet = noise if method != "nothing" else 0
     found = {
-        "experiment": experiment, "dataset": dataset, "source": source, "n": n, "d": d, "model": model,
-        "method": method, "r": r, "kind": "random", "r_asked": r, "seed": 0, "run": seed,
-        "threads": threads, "profile": "quick",
-        "accuracy": retrain - lost, "retrain_accuracy": retrain,
+        "experiment": experiment,
+        "dataset": dataset,
+        "source": source,
+        "n": n,
+        "d": d,
+        "model": model,
+        "method": method,
+        "r": r,
+        "kind": "random",
+        "r_asked": r,
+        "seed": 0,
+        "run": seed,
+        "threads": threads,
+        "profile": "quick",
+        "accuracy": retrain - lost,
+        "retrain_accuracy": retrain,
         "rho": rho if rho in (None, 1) else rho * r**0.3 * float(np.exp(quiet * rng.standard_normal())),
-        "disagreement": 0.0 if rho == 0 else 0.001, "nothing_disagreement": 0.002,
-        "unlearn_seconds": time * float(np.exp(noise * rng.standard_normal())), "unlearn_spread": noise,
+        "disagreement": 0.0 if rho == 0 else 0.001,
+        "nothing_disagreement": 0.002,
+        "unlearn_seconds": time * float(np.exp(noise * rng.standard_normal())),
+        "unlearn_spread": noise,
         "prepare_seconds": heavy * (1.5e-6 * n + (0.0 if method in ("retrain", "nothing") else 2.0)),
         "state_bytes": 25 * n if method.startswith("l2ul") else 1000,
-        "exact": method.startswith("retrain"), "at": round(rng.random(), 3), "job": f"{dataset} {model}",
-    }  # fmt: skip
+        "exact": method.startswith("retrain"),
+        "at": round(rng.random(), 3),
+        "job": f"{dataset} {model}",
+    }
     found["answer_seconds"] = found["unlearn_seconds"]
     # retrain and our sums need no more; some prepare anew; doing nothing never erases
     more = {"nothing": None, "retrain": 1, "sisa": 1, "l2ul-expansion": 1, "deltagrad": 50}.get(method, 3)
@@ -74,22 +109,41 @@ def _record(rng, experiment, dataset, source, n, d, model, method, r, seed, thre
         dead = dataset == "sepsis" and method == "l2ul-paper"
         auc = 0.5 + 0.02 * rng.random()
         found |= {
-            "forget_accuracy": retrain - lost, "retrain_forget_accuracy": retrain,
-            "mia_svc": None if dead else 0.7 - lost, "mia_auc": None if dead else auc,
-            "mia_auc_low": None if dead else auc - 0.02, "mia_auc_high": None if dead else auc + 0.02,
-            "mia_gap": None if dead else lost, "mia_degenerate": "all rows in one class" if dead else None,
-        }  # fmt: skip
+            "forget_accuracy": retrain - lost,
+            "retrain_forget_accuracy": retrain,
+            "mia_svc": None if dead else 0.7 - lost,
+            "mia_auc": None if dead else auc,
+            "mia_auc_low": None if dead else auc - 0.02,
+            "mia_auc_high": None if dead else auc + 0.02,
+            "mia_gap": None if dead else lost,
+            "mia_degenerate": "all rows in one class" if dead else None,
+        }
     return found
 
 
 def other_records():
     """A few records of experiments that bring their own figures."""
     cores = [
-        {"experiment": "cores", "dataset": "higgs", "source": "stand-in", "n": 800_000, "d": 28, "model": "lr",
-         "method": what, "task": what, "threads": k,
-         "seconds": base / k**0.9, "spread": 0.01, "rate": 1e6, "unit": "rows/s", "seed": 0, "profile": "quick"}
-        for what, base in (("kme", 2.0), ("pairs", 5.0), ("retrain", 9.0)) for k in (1, 2, 4, 8)
-    ]  # fmt: skip
+        {
+            "experiment": "cores",
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": 800_000,
+            "d": 28,
+            "model": "lr",
+            "method": what,
+            "task": what,
+            "threads": k,
+            "seconds": base / k**0.9,
+            "spread": 0.01,
+            "rate": 1e6,
+            "unit": "rows/s",
+            "seed": 0,
+            "profile": "quick",
+        }
+        for what, base in (("kme", 2.0), ("pairs", 5.0), ("retrain", 9.0))
+        for k in (1, 2, 4, 8)
+    ]
     hostile = {
         "experiment": "odd",
         "dataset": "<script>alert(1)</script>",

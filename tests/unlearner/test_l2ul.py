@@ -109,10 +109,12 @@ def requests(seed):
     rng = np.random.default_rng(seed)
     near = np.argsort(np.linalg.norm(X - X[rng.integers(2000)], axis=1))
     return {
-        "one": rng.choice(2000, 1), "some": rng.choice(2000, 20, replace=False),
-        "many": rng.choice(2000, 150, replace=False), "class": rng.choice(np.flatnonzero(Y == 1), 100, replace=False),
+        "one": rng.choice(2000, 1),
+        "some": rng.choice(2000, 20, replace=False),
+        "many": rng.choice(2000, 150, replace=False),
+        "class": rng.choice(np.flatnonzero(Y == 1), 100, replace=False),
         "cluster": near[:100],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("kind", ["one", "some", "many", "class", "cluster"])
@@ -227,7 +229,7 @@ def test_without_stored_rows_a_request_brings_them(dtype):
         ("NaN", lambda: bare.unlearn(rows, X=np.full((3, 6), np.nan), y=Y[rows])),
         ("keeps no rows", bare.residual),
         ("keeps no rows", lambda: bare.unlearn(rows, X=data[rows], y=Y[rows], rtol=1e-3)),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(UserError, match=match):
             request()
         same_contents(contents(bare), before)
@@ -301,10 +303,14 @@ def test_bad_requests_are_one_sentence_and_change_nothing(store_rows):
         assert "\n" not in str(caught.value)
         same_contents(contents(u), before)
     for match, rows, labels in [
-        ("NaN", np.full((1, 6), np.nan), [0]), ("shape", X[:1, :5], [0]), ("not one of the model's", X[:1], [2]),
-        ("1 rows but y has 2", X[:1], [0, 1]), ("or give X and y", X[:1], None), ("numbers", [["a"] * 6], [0]),
+        ("NaN", np.full((1, 6), np.nan), [0]),
+        ("shape", X[:1, :5], [0]),
+        ("not one of the model's", X[:1], [2]),
+        ("1 rows but y has 2", X[:1], [0, 1]),
+        ("or give X and y", X[:1], None),
+        ("numbers", [["a"] * 6], [0]),
         ("not among the rows", np.zeros((1, 6)), [0]),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(UserError, match=match) as caught:
             u.unlearn(X=rows, y=labels)
         assert "\n" not in str(caught.value)
@@ -368,13 +374,21 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
     bad[7, 2] = np.inf
     ones = np.ones(2000)
     for match, rows, labels, weights in [
-        ("row 7 of X has a NaN or an infinity", bad, Y, None), ("only one class", X, np.zeros(2000), None),
-        ("2000 rows but y has 3", X, Y[:3], None), ("two rows at least|one class", X[:1], Y[:1], None),
-        ("NaN", X, np.full(2000, np.nan), None), ("numbers", [["a", "b"]], [0], None), ("not a path", X, None, None),
-        ("finite and at least 0", X, Y, -ones), ("finite and at least 0", X, Y, np.nan * ones),
-        ("2000 numbers", X, Y, ones[:5]), ("must hold numbers", X, Y, ["a"] * 2000), ("weight 0", X, Y, 0 * ones),
-        ("no row of class 1", X, Y, (Y == 0).astype(float)), ("without weights", "a.h5", None, ones),
-    ]:  # fmt: skip
+        ("row 7 of X has a NaN or an infinity", bad, Y, None),
+        ("only one class", X, np.zeros(2000), None),
+        ("2000 rows but y has 3", X, Y[:3], None),
+        ("two rows at least|one class", X[:1], Y[:1], None),
+        ("NaN", X, np.full(2000, np.nan), None),
+        ("numbers", [["a", "b"]], [0], None),
+        ("not a path", X, None, None),
+        ("finite and at least 0", X, Y, -ones),
+        ("finite and at least 0", X, Y, np.nan * ones),
+        ("2000 numbers", X, Y, ones[:5]),
+        ("must hold numbers", X, Y, ["a"] * 2000),
+        ("weight 0", X, Y, 0 * ones),
+        ("no row of class 1", X, Y, (Y == 0).astype(float)),
+        ("without weights", "a.h5", None, ones),
+    ]:
         with pytest.raises(UserError, match=match) as caught:
             u.fit(rows, labels, weights)
         assert "\n" not in str(caught.value)
@@ -383,9 +397,11 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
         u.fit("missing.h5")
     same_contents(contents(u), before)
     for model, match, labels in [
-        ("squared", "numbers", ["a"] * 2000), ("squared", "finite", np.full(2000, np.inf)),
-        ("poisson", "negative", -ones), ("poisson", "list", np.ones((2000, 1))),
-    ]:  # fmt: skip
+        ("squared", "numbers", ["a"] * 2000),
+        ("squared", "finite", np.full(2000, np.inf)),
+        ("poisson", "negative", -ones),
+        ("poisson", "list", np.ones((2000, 1))),
+    ]:
         with pytest.raises(UserError, match=match) as caught:
             L2UL(model).fit(X, labels)
         assert "\n" not in str(caught.value)
@@ -394,19 +410,34 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
 @pytest.mark.parametrize(
     ("match", "options"),
     [
-        ("model must be", {"model": "svm"}), ("head must be", {"head": "x"}), ("prior must be", {"prior": "x"}),
-        ("lam must be positive", {"lam": 0}), ("lam must be positive", {"lam": np.nan}), ("lam must", {"lam": np.inf}),
-        ("lam must be positive", {"lam": "1e-3"}), ("lam must be positive", {"lam": None}),
-        ("psi must be at least 2", {"psi": 1}), ("psi must be", {"psi": 5000}), ("t must be", {"t": 0}),
-        ("t must be", {"t": 10**9}), ("m must be at least 1", {"m": 0}),
-        ("m must be a whole number", {"m": 10.5}), ("s must be", {"s": 19}),
-        ("hidden must be", {"hidden": 0}), ("activation must be", {"activation": "x"}),
-        ("random_state must be", {"random_state": -1}), ("anchor_rows must be", {"anchor_rows": -1}),
-        ("order must be 2 or 3", {"order": 4}), ("order must be", {"order": "3"}), ("anchor must", {"anchor": "x"}),
-        ("penalty must be", {"penalty": "max"}), ("head \"expansion\" only", {"model": "squared", "head": "learned"}),
-        ("anchor", {"anchor": [[1.0], [1.0, 2.0]]}), ("anchor", {"anchor": ["a"]}),
+        ("model must be", {"model": "svm"}),
+        ("head must be", {"head": "x"}),
+        ("prior must be", {"prior": "x"}),
+        ("lam must be positive", {"lam": 0}),
+        ("lam must be positive", {"lam": np.nan}),
+        ("lam must", {"lam": np.inf}),
+        ("lam must be positive", {"lam": "1e-3"}),
+        ("lam must be positive", {"lam": None}),
+        ("psi must be at least 2", {"psi": 1}),
+        ("psi must be", {"psi": 5000}),
+        ("t must be", {"t": 0}),
+        ("t must be", {"t": 10**9}),
+        ("m must be at least 1", {"m": 0}),
+        ("m must be a whole number", {"m": 10.5}),
+        ("s must be", {"s": 19}),
+        ("hidden must be", {"hidden": 0}),
+        ("activation must be", {"activation": "x"}),
+        ("random_state must be", {"random_state": -1}),
+        ("anchor_rows must be", {"anchor_rows": -1}),
+        ("order must be 2 or 3", {"order": 4}),
+        ("order must be", {"order": "3"}),
+        ("anchor must", {"anchor": "x"}),
+        ("penalty must be", {"penalty": "max"}),
+        ('head "expansion" only', {"model": "squared", "head": "learned"}),
+        ("anchor", {"anchor": [[1.0], [1.0, 2.0]]}),
+        ("anchor", {"anchor": ["a"]}),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_one_sentence(match, options):
     with pytest.raises(UserError, match=match) as caught:
         L2UL(**options)
@@ -511,9 +542,11 @@ def test_an_error_that_is_large_is_warned_of():
 
 def test_old_names_work_with_a_warning():
     for options, head in [
-        ({"head": "influence"}, "expansion"), ({"head": "direct"}, "paper"), ({"prior": "newton"}, "expansion"),
+        ({"head": "influence"}, "expansion"),
+        ({"head": "direct"}, "paper"),
+        ({"prior": "newton"}, "expansion"),
         ({"prior": "none"}, "learned"),
-    ]:  # fmt: skip
+    ]:
         with pytest.warns(DeprecationWarning, match="is now head=") as caught:
             u = L2UL(**options)
         assert u.params["head"] == head
@@ -553,8 +586,12 @@ def test_copies_are_independent_and_answer_alike(model, how):
     u = L2UL(model).fit(data, labels)
     u.unlearn([5])
     u.unlearn([1, 2])
-    make = {"copy": L2UL.copy, "deepcopy": copy.deepcopy, "shallow": copy.copy,
-            "pickle": lambda w: pickle.loads(pickle.dumps(w))}[how]  # noqa: S301  # fmt: skip
+    make = {
+        "copy": L2UL.copy,
+        "deepcopy": copy.deepcopy,
+        "shallow": copy.copy,
+        "pickle": lambda w: pickle.loads(pickle.dumps(w)),  # noqa: S301 - its own bytes
+    }[how]
     v = make(u)
     same_contents(contents(v), contents(u))
     before = contents(u)
@@ -606,9 +643,13 @@ def test_other_layouts_and_types_of_the_same_rows(model):
     assert u.store.X.dtype == np.float64
     wide = np.repeat(np.repeat(data, 2, axis=0), 2, axis=1)
     for given in (
-        np.asfortranarray(data), data.tolist(), np.ascontiguousarray(data[:, ::-1])[:, ::-1], data[::-1].copy()[::-1],
-        wide[::2, ::2], data.astype(">f8"),
-    ):  # fmt: skip
+        np.asfortranarray(data),
+        data.tolist(),
+        np.ascontiguousarray(data[:, ::-1])[:, ::-1],
+        data[::-1].copy()[::-1],
+        wide[::2, ::2],
+        data.astype(">f8"),
+    ):
         again = L2UL(model).fit(given, labels.tolist())
         np.testing.assert_array_equal(again.theta, before)
         np.testing.assert_array_equal(again.unlearn(rows).theta, left)

@@ -297,9 +297,11 @@ def test_numbers_in_the_facts(clean, what, tmp_path):
     x, _ = truth()
     X = rows()[0]
     value = {
-        "row": x.tolist(), "mean": X.mean(axis=0).tolist(), "gradient": (0.3 * np.append(x, 1.0)).tolist(),
+        "row": x.tolist(),
+        "mean": X.mean(axis=0).tolist(),
+        "gradient": (0.3 * np.append(x, 1.0)).tolist(),
         "encoded": base64.b64encode(x.astype("<f4").tobytes()).decode(),
-    }[what]  # fmt: skip
+    }[what]
     report = load_artifact(clean[1])[0]["report"]
     planted = plant(clean[1], tmp_path / "x", {"report": report | {"extra": value}})
     assert nearest(reconstruct(planted, truth=truth()), "numbers in") < 1e-6
@@ -463,8 +465,10 @@ def test_a_pair_that_forgot_the_row(tmp_path):
     u.unlearn([ROW_ID])
     u.save(tmp_path / "u")
     labels = np.searchsorted(u.classes_, y).astype(np.uint8)
-    Z = [u.model.data_gradient(u.theta, X[[i]], labels[[i]]) + u.model.penalty_gradient(u.theta)
-         for i in (3, 40, ROW_ID, 9)]  # fmt: skip
+    Z = [
+        u.model.data_gradient(u.theta, X[[i]], labels[[i]]) + u.model.penalty_gradient(u.theta)
+        for i in (3, 40, ROW_ID, 9)
+    ]
     planted = plant(tmp_path / "u", tmp_path / "x", **{"pairs.Z": np.array(Z)})
     assert nearest(reconstruct(planted, truth=(X[ROW_ID], y[ROW_ID])), "pairs: pairs.Z") < 1e-6
 

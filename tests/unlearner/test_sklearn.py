@@ -31,9 +31,15 @@ def logistic(data, labels, **options):
 def network(**options):
     """Trained to the end, unless said otherwise."""
     made = {
-        "hidden_layer_sizes": (4,), "activation": "tanh", "solver": "lbfgs", "alpha": 1.0, "tol": 1e-12,
-        "max_iter": 20_000, "max_fun": 10**6, "random_state": 0,
-    }  # fmt: skip
+        "hidden_layer_sizes": (4,),
+        "activation": "tanh",
+        "solver": "lbfgs",
+        "alpha": 1.0,
+        "tol": 1e-12,
+        "max_iter": 20_000,
+        "max_fun": 10**6,
+        "random_state": 0,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return neural_network.MLPClassifier(**(made | options)).fit(*CURVED)
@@ -128,11 +134,13 @@ def test_mlp_moves_the_loss_of_the_forgotten_rows_as_a_warm_refit_does():
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"activation": "relu"}, {"hidden_layer_sizes": 6, "alpha": 0.0, "max_iter": 300},
+        {},
+        {"activation": "relu"},
+        {"hidden_layer_sizes": 6, "alpha": 0.0, "max_iter": 300},
         {"solver": "adam", "max_iter": 100},
         {"solver": "sgd", "max_iter": 100, "batch_size": 64, "learning_rate_init": 0.1},
     ],
-)  # fmt: skip
+)
 def test_mlp_of_every_kind_gives_back_a_working_estimator(options):
     before = network(**options)
     rows = np.flatnonzero(CURVED[1] == 1)[:20]
@@ -217,7 +225,7 @@ def bad_logistic(**options):
         ("at most 4000", lambda: network(hidden_layer_sizes=(900,), max_iter=1)),
         ("two classes", lambda: neural_network.MLPClassifier((3,), max_iter=5).fit(X3[:100, :3], Y3[:100])),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_supported_says_so(match, made):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -232,12 +240,19 @@ def test_what_is_not_supported_says_so(match, made):
 def test_bad_requests_are_one_sentence():
     before = logistic(X, Y)
     for match, arguments in [
-        ("does not exist", (X, Y, [2000])), ("does not exist", (X, Y, [-1])), ("named twice", (X, Y, [1, 1])),
-        ("whole numbers", (X, Y, [1.5])), ("no row of class 1", (X, Y, np.flatnonzero(Y == 1))),
-        ("no row of class 0", (X, Y, np.arange(2000))), ("shape", (X[:, :3], Y, [1])), ("NaN", (X * np.nan, Y, [1])),
-        ("not one of the model's classes", (X, Y + 5, [1])), ("2000 rows but y has 3", (X, Y[:3], [1])),
-        ("far from an optimum on X, y", (X, 1 - Y, [1])), ("far from an optimum on X, y", (100 * X + 50, Y, [1])),
-    ]:  # fmt: skip
+        ("does not exist", (X, Y, [2000])),
+        ("does not exist", (X, Y, [-1])),
+        ("named twice", (X, Y, [1, 1])),
+        ("whole numbers", (X, Y, [1.5])),
+        ("no row of class 1", (X, Y, np.flatnonzero(Y == 1))),
+        ("no row of class 0", (X, Y, np.arange(2000))),
+        ("shape", (X[:, :3], Y, [1])),
+        ("NaN", (X * np.nan, Y, [1])),
+        ("not one of the model's classes", (X, Y + 5, [1])),
+        ("2000 rows but y has 3", (X, Y[:3], [1])),
+        ("far from an optimum on X, y", (X, 1 - Y, [1])),
+        ("far from an optimum on X, y", (100 * X + 50, Y, [1])),
+    ]:
         with pytest.raises(UserError, match=match) as caught:
             unlearn_estimator(before, *arguments)
         assert "\n" not in str(caught.value)

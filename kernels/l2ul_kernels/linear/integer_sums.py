@@ -106,8 +106,9 @@ def write_pairs(u: Any, p: int, factor: float, out: Any, at: int) -> None:
 
 
 @kernel()
-def add_counts(e: float, w: float, c: float, weight: float, sign: int, counted: bool, scales: Any, sums: Any,
-               tops: int, p: int) -> None:  # fmt: skip
+def add_counts(
+    e: float, w: float, c: float, weight: float, sign: int, counted: bool, scales: Any, sums: Any, tops: int, p: int
+) -> None:
     """Add (sign 1) or subtract (-1) one row, its weight, and what is counted of its derivatives."""
     sums[0] += sign
     sums[1] += sign * (as_bits(weight * scales[WEIGHT] + MAGIC) - MAGIC_BITS)
@@ -174,9 +175,12 @@ def block_memory(p: int, order: int) -> tuple[NDArray[Any], ...]:
     q = -(-(p * (p + 1) // 2) // LINE) * LINE + LINE if order == 3 else LINE
     held = aligned_zeros((p + 3, wide)).view(np.int64)
     return (
-        aligned_zeros((BLOCK + 1, wide)), aligned_zeros((6, BLOCK)), held, aligned_zeros((BLOCK, q)),
+        aligned_zeros((BLOCK + 1, wide)),
+        aligned_zeros((6, BLOCK)),
+        held,
+        aligned_zeros((BLOCK, q)),
         aligned_zeros((p if order == 3 else 1, q)),
-    )  # fmt: skip
+    )
 
 
 @kernel()
@@ -190,9 +194,21 @@ def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int
             first += p - lines
             lines += 1
         product(
-            out.reshape(-1), start, wide_pairs, factors.reshape(-1), 0, one, wide, pairs.reshape(-1), start, wide_pairs,
-            lines, width, rows, np.int64(0),
-        )  # fmt: skip
+            out.reshape(-1),
+            start,
+            wide_pairs,
+            factors.reshape(-1),
+            0,
+            one,
+            wide,
+            pairs.reshape(-1),
+            start,
+            wide_pairs,
+            lines,
+            width,
+            rows,
+            np.int64(0),
+        )
     at, skip = U(third), U(0)
     for j in range(U(p)):
         for i in range(U(q) - skip):
@@ -203,9 +219,21 @@ def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int
 
 @kernel()
 def _add_block(
-    p: int, rows: int, sign: int, loss: int, order: int, counted: bool, scales: Any, classes: int, sums: Any,
-    factors: Any, values: Any, held: Any, pairs: Any, out: Any,
-) -> None:  # fmt: skip
+    p: int,
+    rows: int,
+    sign: int,
+    loss: int,
+    order: int,
+    counted: bool,
+    scales: Any,
+    classes: int,
+    sums: Any,
+    factors: Any,
+    values: Any,
+    held: Any,
+    pairs: Any,
+    out: Any,
+) -> None:
     """The terms of `rows` <= BLOCK rows that were collected.
 
     factors (BLOCK + 1, wide): their u, zeros behind p. values (6, BLOCK): predictors, targets, weights; then e, w, c.
@@ -250,10 +278,26 @@ def _add_block(
 
 @kernel()
 def add_rows(
-    X: Any, y: Any, weights: Any, first: int, last: int, sign: int, loss: int, order: int, counted: bool, anchor: Any,
-    inverse_scale: Any, scales: Any, classes: int, sums: Any, factors: Any, values: Any, held: Any, pairs: Any,
+    X: Any,
+    y: Any,
+    weights: Any,
+    first: int,
+    last: int,
+    sign: int,
+    loss: int,
+    order: int,
+    counted: bool,
+    anchor: Any,
+    inverse_scale: Any,
+    scales: Any,
+    classes: int,
+    sums: Any,
+    factors: Any,
+    values: Any,
+    held: Any,
+    pairs: Any,
     out: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Add (sign 1) or subtract (-1) the rows first .. last - 1 to `sums`; the last five are of `block_memory`.
 
     Rows of weight 0 do not count; weights may be empty. Class counts are not touched if classes is 0.
@@ -277,16 +321,48 @@ def add_rows(
 
 @kernel(parallel=True)
 def _add_parts(
-    X: Any, y: Any, weights: Any, sign: int, loss: int, order: int, counted: bool, anchor: Any, inverse_scale: Any,
-    scales: Any, classes: int, sums: Any, factors: Any, values: Any, held: Any, pairs: Any, out: Any,
-) -> None:  # fmt: skip
+    X: Any,
+    y: Any,
+    weights: Any,
+    sign: int,
+    loss: int,
+    order: int,
+    counted: bool,
+    anchor: Any,
+    inverse_scale: Any,
+    scales: Any,
+    classes: int,
+    sums: Any,
+    factors: Any,
+    values: Any,
+    held: Any,
+    pairs: Any,
+    out: Any,
+) -> None:
     """add_rows for all rows; worker w has its own sums[w] and memory."""
     workers, n = sums.shape[0], X.shape[0]
     for w in prange(workers):
         add_rows(
-            X, y, weights, n * w // workers, n * (w + 1) // workers, sign, loss, order, counted, anchor,
-            inverse_scale, scales, classes, sums[w], factors[w], values[w], held[w], pairs[w], out[w],
-        )  # fmt: skip
+            X,
+            y,
+            weights,
+            n * w // workers,
+            n * (w + 1) // workers,
+            sign,
+            loss,
+            order,
+            counted,
+            anchor,
+            inverse_scale,
+            scales,
+            classes,
+            sums[w],
+            factors[w],
+            values[w],
+            held[w],
+            pairs[w],
+            out[w],
+        )
 
 
 #: Rows per thread below which a second thread does not pay.
@@ -296,10 +372,19 @@ _NO_WEIGHTS = np.empty(0)
 
 
 def add_all_rows(
-    X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None, sign: int, loss: int, order: int,
-    counted: bool, anchor: NDArray[np.float64], inverse_scale: NDArray[np.float64], scales: NDArray[np.float64],
-    classes: int, sums: NDArray[np.int64],
-) -> None:  # fmt: skip
+    X: NDArray[Any],
+    y: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    sign: int,
+    loss: int,
+    order: int,
+    counted: bool,
+    anchor: NDArray[np.float64],
+    inverse_scale: NDArray[np.float64],
+    scales: NDArray[np.float64],
+    classes: int,
+    sums: NDArray[np.int64],
+) -> None:
     """Add (sign 1) or subtract (-1) all rows X (n, d), y (n,) with weights (n,) or None to `sums`, on all threads.
 
     anchor, inverse_scale (p,); scales as `SCALES` says. The result does not depend on the number of threads.
@@ -321,9 +406,20 @@ def add_all_rows(
     def run(rows: slice, into: NDArray[np.int64]) -> None:
         with parallel_entry():
             _add_parts(
-                X[rows], y[rows], weights[rows], sign, loss, order, counted, anchor, inverse_scale, scales, classes,
-                into, *memory,
-            )  # fmt: skip
+                X[rows],
+                y[rows],
+                weights[rows],
+                sign,
+                loss,
+                order,
+                counted,
+                anchor,
+                inverse_scale,
+                scales,
+                classes,
+                into,
+                *memory,
+            )
 
     ensure_compiled(key, lambda: run(slice(0, 0), parts))
     run(slice(None), parts)

@@ -50,9 +50,25 @@ Float = NDArray[np.float64]
 
 @kernel(inline=True)
 def _fit_pair(
-    X: Any, at: int, y: Any, ids: Any, r: int, lam: float, tol: float, max_steps: int, columns: Any,
-    rows: Any, weights: Any, scaled: Any, exact: Any, squares: Any, vectors: Any, thetas: Any, norms: Any, steps: Any,
-) -> None:  # fmt: skip
+    X: Any,
+    at: int,
+    y: Any,
+    ids: Any,
+    r: int,
+    lam: float,
+    tol: float,
+    max_steps: int,
+    columns: Any,
+    rows: Any,
+    weights: Any,
+    scaled: Any,
+    exact: Any,
+    squares: Any,
+    vectors: Any,
+    thetas: Any,
+    norms: Any,
+    steps: Any,
+) -> None:
     """Fit all rows ids, then those after the first r. No finite optimum (one class only): norm is infinite."""
     s, d = len(ids), X.shape[1]
     gather(X, ids, at, columns)
@@ -83,19 +99,52 @@ def _fit_pair(
 
 @kernel()
 def _fit_some(
-    X: Any, at: int, y: Any, ids: Any, n_forget: Any, next_pair: int, last: int, lam: float, tol: float,
-    max_steps: int, columns: Any, rows: Any, weights: Any, scaled: Any, exact: Any, squares: Any, vectors: Any,
-    thetas: Any, norms: Any, steps: Any,
-) -> None:  # fmt: skip
+    X: Any,
+    at: int,
+    y: Any,
+    ids: Any,
+    n_forget: Any,
+    next_pair: int,
+    last: int,
+    lam: float,
+    tol: float,
+    max_steps: int,
+    columns: Any,
+    rows: Any,
+    weights: Any,
+    scaled: Any,
+    exact: Any,
+    squares: Any,
+    vectors: Any,
+    thetas: Any,
+    norms: Any,
+    steps: Any,
+) -> None:
     """Fit pairs below `last` one after the other, taking the next one from the counter at `next_pair`."""
     while True:
         i = fetch_add(next_pair, 1)
         if i >= last:
             return
         _fit_pair(
-            X, at, y, ids[i], n_forget[i],  lam, tol, max_steps, columns, rows, weights, scaled, exact, squares,
-            vectors, thetas[i], norms[i], steps[i],
-        )  # fmt: skip
+            X,
+            at,
+            y,
+            ids[i],
+            n_forget[i],
+            lam,
+            tol,
+            max_steps,
+            columns,
+            rows,
+            weights,
+            scaled,
+            exact,
+            squares,
+            vectors,
+            thetas[i],
+            norms[i],
+            steps[i],
+        )
 
 
 def _memory(s: int, d: int, dtype: Any) -> tuple[NDArray[Any], ...]:
@@ -107,9 +156,15 @@ def _memory(s: int, d: int, dtype: Any) -> tuple[NDArray[Any], ...]:
 
 
 def _run_pairs(
-    X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], n_forget: NDArray[np.int64],
-    lam: float, tol: float, max_steps: int, progress: Callable[[int, int], object] | None,
-) -> tuple[Float, Float, NDArray[np.int64]]:  # fmt: skip
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    ids: NDArray[np.int64],
+    n_forget: NDArray[np.int64],
+    lam: float,
+    tol: float,
+    max_steps: int,
+    progress: Callable[[int, int], object] | None,
+) -> tuple[Float, Float, NDArray[np.int64]]:
     (m, s), d = ids.shape, X.shape[1]
     thetas, norms, steps = np.zeros((m, 2, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
     workers = max(1, min(numba.get_num_threads(), m))
@@ -118,9 +173,21 @@ def _run_pairs(
 
     def run(worker: int, last: int) -> None:
         _fit_some(
-            X, address(X), y, ids, n_forget, address(next_pair), last,  lam, tol, max_steps, *memory[worker],
-            thetas, norms, steps,
-        )  # fmt: skip
+            X,
+            address(X),
+            y,
+            ids,
+            n_forget,
+            address(next_pair),
+            last,
+            lam,
+            tol,
+            max_steps,
+            *memory[worker],
+            thetas,
+            norms,
+            steps,
+        )
 
     ensure_compiled(("logistic pairs", X.dtype), lambda: run(0, 0))
     take = REPORT * workers if progress else max(m, 1)
@@ -160,9 +227,13 @@ def logistic_fit_pairs(
 
 
 def _sums(
-    X: NDArray[Any], y: NDArray[Any], theta: ArrayLike, mode: int, weights: ArrayLike | None = None,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    theta: ArrayLike,
+    mode: int,
+    weights: ArrayLike | None = None,
     direction: ArrayLike | None = None,
-) -> tuple[float, Float, Float]:  # fmt: skip
+) -> tuple[float, Float, Float]:
     """(loss, gradient or Hessian times direction (p,), Hessian (p, p)) summed over rows; the Hessian only if asked."""
     (n, d), p = X.shape, X.shape[1] + 1
     width = width_of(p)
@@ -180,9 +251,20 @@ def _sums(
 
     def run(worker: int, last: int) -> None:
         sum_blocks(
-            X, address(X), y, weight, point, along, mode, address(next_block), last, *memory[worker], loss, vector,
+            X,
+            address(X),
+            y,
+            weight,
+            point,
+            along,
+            mode,
+            address(next_block),
+            last,
+            *memory[worker],
+            loss,
+            vector,
             matrix,
-        )  # fmt: skip
+        )
 
     ensure_compiled(("logistic sums", X.dtype), lambda: run(0, 0))
     next_block[0] = 0

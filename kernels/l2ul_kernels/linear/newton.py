@@ -59,9 +59,17 @@ def mean_loss(y: Any, z: Any, theta: Any, lo: int, hi: int, d: int, lam: float, 
 
 @kernel(inline=True)
 def curvature(
-    columns: Any, lo: int, hi: int, downdate: bool, careful: bool, w: Any, used: Any, scaled: Any, exact: Any,
+    columns: Any,
+    lo: int,
+    hi: int,
+    downdate: bool,
+    careful: bool,
+    w: Any,
+    used: Any,
+    scaled: Any,
+    exact: Any,
     hessian: Any,
-) -> None:  # fmt: skip
+) -> None:
     """The Hessian over the rows lo..hi from the last `evaluate`; or, to downdate, take the first lo rows out of it."""
     first, last = (0, -(-lo // PAD) * PAD) if downdate else (lo // PAD * PAD, -(-hi // PAD) * PAD)
     for i in range(first, last):
@@ -94,9 +102,22 @@ def factorise(hessian: Any, n: int, d: int, lam: float, careful: bool, factor: A
 
 @kernel(inline=True)
 def minimise(
-    columns: Any, rows: Any, weights: Any, scaled: Any, exact: Any, squares: Any, vectors: Any, theta: Any,
-    lo: int, hi: int, d: int, lam: float, tol: float, max_steps: int, downdate: bool,
-) -> tuple[float, int]:  # fmt: skip
+    columns: Any,
+    rows: Any,
+    weights: Any,
+    scaled: Any,
+    exact: Any,
+    squares: Any,
+    vectors: Any,
+    theta: Any,
+    lo: int,
+    hi: int,
+    d: int,
+    lam: float,
+    tol: float,
+    max_steps: int,
+    downdate: bool,
+) -> tuple[float, int]:
     """(largest gradient entry, steps) after minimising over the rows lo..hi from theta, in place.
 
     rows (4, ...) = y, z, residual, terms; weights (2, ...) = w, used; squares (2, ...) = hessian, factor; vectors

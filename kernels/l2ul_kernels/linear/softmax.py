@@ -55,9 +55,14 @@ def _classes(n_classes: int) -> int:
 
 
 def _sums(
-    X: NDArray[Any], y: NDArray[Any], theta: ArrayLike, C: int, mode: int, weights: ArrayLike | None = None,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    theta: ArrayLike,
+    C: int,
+    mode: int,
+    weights: ArrayLike | None = None,
     direction: ArrayLike | None = None,
-) -> tuple[float, Float, Float]:  # fmt: skip
+) -> tuple[float, Float, Float]:
     """(loss, gradient or Hessian times direction (p,), Hessian (p, p)) summed over rows; the Hessian only if asked."""
     (n, d), p = X.shape, C * (X.shape[1] + 1)
     point, width = _by_class(theta, C, d), width_of(d + 1)
@@ -69,16 +74,33 @@ def _sums(
     next_block = np.zeros(1, np.int64)
     workers, rows = min(worker_count(n, p), blocks), padded(TILE)
     memory = [
-        (*tile_memory(d, 2), aligned_zeros((C, rows)), aligned_zeros((C, rows)), aligned_zeros((width, width)),
-         np.zeros_like(y, shape=rows), np.zeros(rows))
+        (
+            *tile_memory(d, 2),
+            aligned_zeros((C, rows)),
+            aligned_zeros((C, rows)),
+            aligned_zeros((width, width)),
+            np.zeros_like(y, shape=rows),
+            np.zeros(rows),
+        )
         for _ in range(workers)
-    ]  # fmt: skip
+    ]
 
     def run(worker: int, last: int) -> None:
         sum_blocks(
-            X, address(X), y, weight, point, along, mode, address(next_block), last, *memory[worker], loss, vector,
+            X,
+            address(X),
+            y,
+            weight,
+            point,
+            along,
+            mode,
+            address(next_block),
+            last,
+            *memory[worker],
+            loss,
+            vector,
             matrix,
-        )  # fmt: skip
+        )
 
     ensure_compiled(("softmax sums", X.dtype, y.dtype), lambda: run(0, 0))
     next_block[0] = 0
@@ -160,18 +182,40 @@ def softmax_fit_pairs(
     thetas, norms, steps = np.zeros((m, 2, C, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
     workers = max(1, min(numba.get_num_threads(), m))
     memory = [
-        (aligned_zeros((width, rows)), np.zeros_like(y, shape=rows), np.ones(rows), aligned_zeros((C, rows)),
-         aligned_zeros((2, rows)), aligned_zeros((3, CHUNK)), aligned_zeros((width, width)), np.zeros((2, p, p)),
-         aligned_zeros((3, C, width)), np.zeros((2, p)))
+        (
+            aligned_zeros((width, rows)),
+            np.zeros_like(y, shape=rows),
+            np.ones(rows),
+            aligned_zeros((C, rows)),
+            aligned_zeros((2, rows)),
+            aligned_zeros((3, CHUNK)),
+            aligned_zeros((width, width)),
+            np.zeros((2, p, p)),
+            aligned_zeros((3, C, width)),
+            np.zeros((2, p)),
+        )
         for _ in range(workers)
-    ]  # fmt: skip
+    ]
     next_pair, start = np.zeros(1, np.int64), np.zeros((C, width))
 
     def run(worker: int, last: int) -> None:
         fit_some(
-            X, address(X), y, ids, n_forget, address(next_pair), last, start, lam, float(tol), int(max_steps),
-            *memory[worker], thetas, norms, steps,
-        )  # fmt: skip
+            X,
+            address(X),
+            y,
+            ids,
+            n_forget,
+            address(next_pair),
+            last,
+            start,
+            lam,
+            float(tol),
+            int(max_steps),
+            *memory[worker],
+            thetas,
+            norms,
+            steps,
+        )
 
     ensure_compiled(("softmax pairs", X.dtype, y.dtype), lambda: run(0, 0))
     take = REPORT * workers if progress else max(m, 1)

@@ -106,10 +106,28 @@ def add_hessian(
 
 @kernel()
 def sum_blocks(
-    X: Any, at: int, y: Any, weight: Any, theta: Any, along: Any, mode: int, next_block: int, blocks: int, ids: Any,
-    columns: Any, scratch: Any, scaled: Any, P: Any, V: Any, square: Any, labels: Any, factors: Any, loss: Any,
-    vector: Any, matrix: Any,
-) -> None:  # fmt: skip
+    X: Any,
+    at: int,
+    y: Any,
+    weight: Any,
+    theta: Any,
+    along: Any,
+    mode: int,
+    next_block: int,
+    blocks: int,
+    ids: Any,
+    columns: Any,
+    scratch: Any,
+    scaled: Any,
+    P: Any,
+    V: Any,
+    square: Any,
+    labels: Any,
+    factors: Any,
+    loss: Any,
+    vector: Any,
+    matrix: Any,
+) -> None:
     """As for two classes (see _sums): blocks of rows from a counter into loss[b], vector[b], matrix[b]."""
     n, total = X.shape[0], len(loss)
     while True:
@@ -148,9 +166,23 @@ def newton_matrix(hessian: Any, classes: int, n: int, lam: float, factor: Any) -
 
 @kernel(inline=True)
 def minimise(
-    columns: Any, lo: int, hi: int, d: int, lam: float, tol: float, max_steps: int, y: Any, weight: Any, P: Any,
-    scratch: Any, scaled: Any, square: Any, squares: Any, thetas: Any, flats: Any,
-) -> tuple[float, int]:  # fmt: skip
+    columns: Any,
+    lo: int,
+    hi: int,
+    d: int,
+    lam: float,
+    tol: float,
+    max_steps: int,
+    y: Any,
+    weight: Any,
+    P: Any,
+    scratch: Any,
+    scaled: Any,
+    square: Any,
+    squares: Any,
+    thetas: Any,
+    flats: Any,
+) -> tuple[float, int]:
     """(largest gradient entry, steps) of damped Newton over the rows lo..hi from thetas[0] (C, width), in place."""
     theta, trial, gradient = thetas[0], thetas[1], thetas[2]
     hessian, factor, flat, step = squares[0], squares[1], flats[0], flats[1]
@@ -195,10 +227,31 @@ def minimise(
 
 @kernel()
 def fit_some(
-    X: Any, at: int, y: Any, ids: Any, n_forget: Any, next_pair: int, last: int, start: Any, lam: float, tol: float,
-    max_steps: int, columns: Any, labels: Any, weight: Any, P: Any, scratch: Any, scaled: Any, square: Any,
-    squares: Any, thetas: Any, flats: Any, out: Any, norms: Any, steps: Any,
-) -> None:  # fmt: skip
+    X: Any,
+    at: int,
+    y: Any,
+    ids: Any,
+    n_forget: Any,
+    next_pair: int,
+    last: int,
+    start: Any,
+    lam: float,
+    tol: float,
+    max_steps: int,
+    columns: Any,
+    labels: Any,
+    weight: Any,
+    P: Any,
+    scratch: Any,
+    scaled: Any,
+    square: Any,
+    squares: Any,
+    thetas: Any,
+    flats: Any,
+    out: Any,
+    norms: Any,
+    steps: Any,
+) -> None:
     """Fit pairs below `last` one after the other, taken from the counter at `next_pair`; out (m, 2, C, d + 1)."""
     s, d, theta = ids.shape[1], X.shape[1], thetas[0]
     while True:
@@ -221,9 +274,23 @@ def fit_some(
             norms[pair, part] = np.inf
             if every:
                 norms[pair, part], steps[pair, part] = minimise(
-                    columns, lo, s, d, lam, tol, max_steps, labels, weight, P, scratch, scaled, square, squares,
-                    thetas, flats,
-                )  # fmt: skip
+                    columns,
+                    lo,
+                    s,
+                    d,
+                    lam,
+                    tol,
+                    max_steps,
+                    labels,
+                    weight,
+                    P,
+                    scratch,
+                    scaled,
+                    square,
+                    squares,
+                    thetas,
+                    flats,
+                )
             for c in range(len(theta)):
                 for k in range(d + 1):
                     theta[c, k] = theta[c, k] if every else 0.0

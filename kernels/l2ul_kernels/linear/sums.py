@@ -75,9 +75,23 @@ def weigh(weight: Any, lo: int, n: int, last: int, values: Any) -> None:
 
 @kernel()
 def sum_blocks(
-    X: Any, at: int, y: Any, weight: Any, theta: Any, along: Any, mode: int, next_block: int, blocks: int, ids: Any,
-    columns: Any, rows: Any, scaled: Any, loss: Any, vector: Any, matrix: Any,
-) -> None:  # fmt: skip
+    X: Any,
+    at: int,
+    y: Any,
+    weight: Any,
+    theta: Any,
+    along: Any,
+    mode: int,
+    next_block: int,
+    blocks: int,
+    ids: Any,
+    columns: Any,
+    rows: Any,
+    scaled: Any,
+    loss: Any,
+    vector: Any,
+    matrix: Any,
+) -> None:
     """Take blocks of rows from the counter at `next_block`; each fills its own loss[b], vector[b] and matrix[b].
 
     vector: gradient, or for mode PRODUCT the Hessian times `along`; matrix: the Hessian's lower blocks, mode HESSIAN.

@@ -37,9 +37,19 @@ class PairFits(NamedTuple):
 
 @kernel()
 def _adam(
-    gradient: int, S: Any, s: int, step: int, shape: Any, T: Any, t: int, M: Any, padded: int, order: Any, rate: float,
+    gradient: int,
+    S: Any,
+    s: int,
+    step: int,
+    shape: Any,
+    T: Any,
+    t: int,
+    M: Any,
+    padded: int,
+    order: Any,
+    rate: float,
     lam: float,
-) -> None:  # fmt: skip
+) -> None:
     """Adam on the loaded batches at s, s + step, ...; T from t, scratch M (4 padded,); order (epochs, batches)."""
     epochs, batches = order.shape
     kind = S.dtype.type
@@ -61,17 +71,46 @@ def _adam(
             fix = math.sqrt(1.0 - left2)
             now = rate * 0.5 * (1.0 + math.cos(math.pi * done / (epochs * batches))) * fix / (1.0 - left1)
             adam_all(
-                T, t, M, 0, M, padded, M, 2 * padded, kind(scale), kind(lam), kind(now), kind(0.9), kind(0.999),
-                kind(1e-8 * fix), padded,
-            )  # fmt: skip
+                T,
+                t,
+                M,
+                0,
+                M,
+                padded,
+                M,
+                2 * padded,
+                kind(scale),
+                kind(lam),
+                kind(now),
+                kind(0.9),
+                kind(0.999),
+                kind(1e-8 * fix),
+                padded,
+            )
             done += 1
 
 
 @kernel()
 def _train(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any,
-    step: int, shape: Any, memory: Any, picked: Any, orders: Any, rates: Any, lam: float, runs: int,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    blocks: Any,
+    rows: Any,
+    ids: Any,
+    n_forget: Any,
+    T: Any,
+    padded: int,
+    S: Any,
+    step: int,
+    shape: Any,
+    memory: Any,
+    picked: Any,
+    orders: Any,
+    rates: Any,
+    lam: float,
+    runs: int,
+) -> None:
     """T (m, 2, padded) flat: run 0 trains T[i, 0] on all rows; run 1 trains T[i, 1], from T[i, 0], on the retained."""
     batches = orders[0].shape[1]
     s = thread * step * batches
@@ -110,9 +149,18 @@ def check_pairs(ids: ArrayLike, n: int, n_forget: ArrayLike | None) -> tuple[NDA
 
 
 def _adam_runs(
-    X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], n_forget: NDArray[np.int64], start: NDArray[Any],
-    lay: Layout, lam: float, epochs: tuple[int, ...], rates: tuple[float, float], batch: int, seed: int,
-) -> NDArray[np.float32]:  # fmt: skip
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    ids: NDArray[np.int64],
+    n_forget: NDArray[np.int64],
+    start: NDArray[Any],
+    lay: Layout,
+    lam: float,
+    epochs: tuple[int, ...],
+    rates: tuple[float, float],
+    batch: int,
+    seed: int,
+) -> NDArray[np.float32]:
     """(m, 2, padded) parameters after the runs; `start` is (p,) or (m, p)."""
     m, s = ids.shape
     batches = -(-s // batch)
@@ -125,9 +173,22 @@ def _adam_runs(
     memory, picked = aligned_zeros((threads, 4 * lay.padded), np.float32), np.zeros((threads, block), np.int64)
     orders = tuple(batch_orders(e, batches, seed) for e in (*epochs, 0)[:2])
     what = (
-        far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T.reshape(-1),
-        lay.padded, S, step, lay.shape(block), memory, picked, orders, rates, lam, len(epochs),
-    )  # fmt: skip
+        far_blocks(S.dtype),
+        rows_of(X, y, np.empty(0), np.empty(0, np.int64)),
+        ids,
+        n_forget,
+        T.reshape(-1),
+        lay.padded,
+        S,
+        step,
+        lay.shape(block),
+        memory,
+        picked,
+        orders,
+        rates,
+        lam,
+        len(epochs),
+    )
     share("mlp train", _train, m, *what)
     return T
 

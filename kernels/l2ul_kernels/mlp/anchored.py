@@ -43,9 +43,19 @@ class AnchoredPairs(NamedTuple):
 
 @kernel()
 def _directions(
-    first: int, last: int, thread: int, active: Any, G: Any, Q: Any, inverse: Any, history: Any, ratios: Any,
-    kept: Any, padded: int, alphas: Any,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    active: Any,
+    G: Any,
+    Q: Any,
+    inverse: Any,
+    history: Any,
+    ratios: Any,
+    kept: Any,
+    padded: int,
+    alphas: Any,
+) -> None:
     """Q = -(corrected inverse Hessian) G for pairs active[first..last-1]; all flat (m, padded), history newest first"""
     one, new = np.int64(1), np.int64(0)
     for k in range(first, last):
@@ -96,9 +106,16 @@ class _Solver:
     def directions(self, active: NDArray[Any]) -> None:
         alphas = np.zeros(numba.get_num_threads() * self.lay.padded)
         what = (
-            active, self.g.reshape(-1), self.q.reshape(-1), self.inverse.reshape(-1), self.history.reshape(-1),
-            self.ratios, self.kept, self.lay.padded, alphas,
-        )  # fmt: skip
+            active,
+            self.g.reshape(-1),
+            self.q.reshape(-1),
+            self.inverse.reshape(-1),
+            self.history.reshape(-1),
+            self.ratios,
+            self.kept,
+            self.lay.padded,
+            alphas,
+        )
         share("mlp directions", _directions, len(active), *what)
 
     def remember(self, i: NDArray[Any], step: NDArray[Any], change: NDArray[Any]) -> None:

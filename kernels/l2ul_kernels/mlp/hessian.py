@@ -78,9 +78,20 @@ def _hessian_block(S: Any, s: int, shape: Any, P: Any, out: Any, g: int) -> None
 
 @kernel()
 def _hessian(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, n: int, P: Any, out: Any, width: int, S: Any, step: int,
-    shape: Any, chunk: int,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    blocks: Any,
+    rows: Any,
+    n: int,
+    P: Any,
+    out: Any,
+    width: int,
+    S: Any,
+    step: int,
+    shape: Any,
+    chunk: int,
+) -> None:
     s = thread * step
     for c in range(first, last):
         end = min(n, (c + 1) * chunk)
@@ -187,9 +198,21 @@ def _hvp_block(S: Any, s: int, shape: Any, P: Any, V: Any, G: Any, g: int) -> No
 
 @kernel()
 def _hvp(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, n: int, P: Any, V: Any, out: Any, width: int, S: Any,
-    step: int, shape: Any, chunk: int,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    blocks: Any,
+    rows: Any,
+    n: int,
+    P: Any,
+    V: Any,
+    out: Any,
+    width: int,
+    S: Any,
+    step: int,
+    shape: Any,
+    chunk: int,
+) -> None:
     s = thread * step
     for c in range(first, last):
         end = min(n, (c + 1) * chunk)

@@ -91,9 +91,20 @@ def _direction(A: Any, g: int, q: int, history: int, padded: int, kept: int, new
 
 @kernel()
 def _lbfgs(
-    gradient: int, S: Any, s: int, step: int, shape: Any, batches: int, n: int, lam: float, A: Any, padded: int,
-    ratios: Any, tol: float, max_steps: int,
-) -> Any:  # fmt: skip
+    gradient: int,
+    S: Any,
+    s: int,
+    step: int,
+    shape: Any,
+    batches: int,
+    n: int,
+    lam: float,
+    A: Any,
+    padded: int,
+    ratios: Any,
+    tol: float,
+    max_steps: int,
+) -> Any:
     """Minimise from A[0:padded]; (loss, gradient norm, steps). A holds all vectors."""
     # A = theta, gradient, direction, trial, its gradient, history, `padded` elements each but the last
     g, q, trial, gt, history = padded, 2 * padded, 3 * padded, 4 * padded, 5 * padded
@@ -137,10 +148,28 @@ def _lbfgs(
 
 @kernel()
 def _polish(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, ids: Any, n_forget: Any, T: Any, padded: int, S: Any,
-    step: int, shape: Any, memory: Any, ratios: Any, picked: Any, lam: float, tol: float, max_steps: int, norms: Any,
-    losses: Any, steps: Any,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    blocks: Any,
+    rows: Any,
+    ids: Any,
+    n_forget: Any,
+    T: Any,
+    padded: int,
+    S: Any,
+    step: int,
+    shape: Any,
+    memory: Any,
+    ratios: Any,
+    picked: Any,
+    lam: float,
+    tol: float,
+    max_steps: int,
+    norms: Any,
+    losses: Any,
+    steps: Any,
+) -> None:
     n = ids.shape[1]
     batches = (n + shape.B - 1) // shape.B
     s, A = thread * step * batches, memory[thread]
@@ -173,9 +202,16 @@ def _polish(
 
 
 def polish(
-    X: NDArray[Any], y: NDArray[np.uint8], ids: NDArray[np.int64], n_forget: NDArray[np.int64], T: NDArray[np.float64],
-    lay: Layout, lam: float, tol: float, max_steps: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:  # fmt: skip
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    ids: NDArray[np.int64],
+    n_forget: NDArray[np.int64],
+    T: NDArray[np.float64],
+    lay: Layout,
+    lam: float,
+    tol: float,
+    max_steps: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Polish T (m, 2, padded) in place; (gradient norms, losses, steps), (m, 2) each. tol < 0 only measures both."""
     m, n = ids.shape
     _, step = scratch(lay, BLOCK)
@@ -184,8 +220,24 @@ def polish(
     memory, ratios = aligned_zeros((threads, (5 + 2 * MEMORY) * lay.padded)), np.zeros((threads, 2 * MEMORY))
     norms, losses, steps = np.zeros((m, 2)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
     what = (
-        far_blocks(S.dtype), rows_of(X, y, np.empty(0), np.empty(0, np.int64)), ids, n_forget, T, lay.padded, S, step,
-        lay.shape(BLOCK), memory, ratios, picked, lam, tol, max_steps, norms, losses, steps,
-    )  # fmt: skip
+        far_blocks(S.dtype),
+        rows_of(X, y, np.empty(0), np.empty(0, np.int64)),
+        ids,
+        n_forget,
+        T,
+        lay.padded,
+        S,
+        step,
+        lay.shape(BLOCK),
+        memory,
+        ratios,
+        picked,
+        lam,
+        tol,
+        max_steps,
+        norms,
+        losses,
+        steps,
+    )
     share("mlp polish", _polish, m, *what)
     return norms, losses, steps

@@ -144,9 +144,20 @@ def scratch(lay: Layout, block: int, extra: int = 0, dtype: Any = np.float64) ->
 
 @kernel()
 def _sums(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, items: Any, P: Any, padded: int, out: Any, S: Any,
-    step: int, shape: Any, want_loss: int,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    blocks: Any,
+    rows: Any,
+    items: Any,
+    P: Any,
+    padded: int,
+    out: Any,
+    S: Any,
+    step: int,
+    shape: Any,
+    want_loss: int,
+) -> None:
     """Gradient sums and loss sum for items[first..last-1] = (first row, end, first vector, end, first line of out).
 
     P (W, padded) and out (lines, padded + 1) are flat; each vector of an item adds to a line of its own.

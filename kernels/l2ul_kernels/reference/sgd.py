@@ -14,9 +14,14 @@ Gradient = Callable[[Vector, Vector], Vector]
 
 
 def train(
-    gradient: Gradient, start: Vector, batches: Sequence[Vector], order: Sequence[int], rate: float, lam: Vector,
+    gradient: Gradient,
+    start: Vector,
+    batches: Sequence[Vector],
+    order: Sequence[int],
+    rate: float,
+    lam: Vector,
     adam: bool = False,
-) -> tuple[Vector, list[Vector], list[Vector]]:  # fmt: skip
+) -> tuple[Vector, list[Vector], list[Vector]]:
     """(theta, parameters before each step, mean data gradients there)."""
     u = np.array(start, float)
     W, G, mean, square, done = [], [], np.zeros_like(u), np.zeros_like(u), 0
@@ -46,9 +51,19 @@ def compact(S: Vector, Y: Vector) -> Vector:
 
 
 def replay(
-    gradient: Gradient, W: list[Vector], G: list[Vector], batches: Sequence[Vector], order: Sequence[int],
-    forget: Vector, rate: float, lam: Vector, memory: int, burn_in: int, period: int, published: bool = False,
-) -> tuple[Vector, int]:  # fmt: skip
+    gradient: Gradient,
+    W: list[Vector],
+    G: list[Vector],
+    batches: Sequence[Vector],
+    order: Sequence[int],
+    forget: Vector,
+    rate: float,
+    lam: Vector,
+    memory: int,
+    burn_in: int,
+    period: int,
+    published: bool = False,
+) -> tuple[Vector, int]:
     """(theta of DeltaGrad, number of exact steps)."""
     pairs: list[tuple[Vector, Vector]] = []
     u, first, exact, at = np.array(W[0], float), None, 0, -1

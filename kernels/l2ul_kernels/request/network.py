@@ -74,9 +74,12 @@ class DirectForward:
         self.t, self.psi, self.bits = t, psi, bits_per_cell(psi)
         h1, h2, self.p = weights["b1"].size, weights["b2"].size, weights["b3"].size
         wanted = {
-            "W1.mu_D": (t * psi, h1), "W1.mu_f": (t * psi, h1), "W1.theta": (self.p, h1), "W2": (h1, h2),
+            "W1.mu_D": (t * psi, h1),
+            "W1.mu_f": (t * psi, h1),
+            "W1.theta": (self.p, h1),
+            "W2": (h1, h2),
             "W3": (h2, self.p),
-        }  # fmt: skip
+        }
         for name, shape in wanted.items():
             if weights[name].shape != shape:
                 raise ValueError(f"weights {name} have shape {weights[name].shape}, not {shape}")
@@ -84,11 +87,17 @@ class DirectForward:
         wide = [_up(h2), _up(self.p)]
         header = np.zeros(HEADER, np.float32)
         header[:6] = t, psi, self.h1, *wide, t * psi
-        self.net = _aligned([
-            header, _padded(weights["b1"][None], self.h1), _padded(weights["W1.mu_f"], self.h1),
-            _padded(weights["W2"], wide[0], self.h1), _padded(weights["b2"][None], wide[0]),
-            _padded(weights["W3"], wide[1], wide[0]), _padded(weights["b3"][None], wide[1]),
-        ])  # fmt: skip
+        self.net = _aligned(
+            [
+                header,
+                _padded(weights["b1"][None], self.h1),
+                _padded(weights["W1.mu_f"], self.h1),
+                _padded(weights["W2"], wide[0], self.h1),
+                _padded(weights["b2"][None], wide[0]),
+                _padded(weights["W3"], wide[1], wide[0]),
+                _padded(weights["b3"][None], wide[1]),
+            ]
+        )
         parts = [weights["W1.mu_D"], weights["W1.theta"], weights["b1"][None]]
         self._memory = _aligned([_padded(part, self.h1) for part in parts])
         self._total = np.zeros(self.h1)
@@ -126,9 +135,13 @@ class DirectForward:
         direct_base(*base)
 
     def forget(
-        self, packed: NDArray[np.uint8], ids: NDArray[np.int64], n_left: int, theta: NDArray[np.float64],
+        self,
+        packed: NDArray[np.uint8],
+        ids: NDArray[np.int64],
+        n_left: int,
+        theta: NDArray[np.float64],
         bits: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """After a request: the stored rows `ids` leave mu_D, theta (p,) is the new one. Sums are kept in float64."""
         if len(ids) <= FEW:
             direct_forget(packed, ids, bits or self.bits, self._memory, self._total, n_left, theta, self.net)
@@ -151,9 +164,18 @@ class DirectForward:
         """theta' into out (p,), and `forget` with it."""
         if len(ids) <= FEW:
             direct_move(
-                packed, ids, self.bits, self._memory, self._total, n_left, self.net, self._twos, self._places,
-                self._room, out,
-            )  # fmt: skip
+                packed,
+                ids,
+                self.bits,
+                self._memory,
+                self._total,
+                n_left,
+                self.net,
+                self._twos,
+                self._places,
+                self._room,
+                out,
+            )
         else:
             self(packed, ids, out)
             self.forget(packed, ids, n_left, out)
@@ -173,16 +195,13 @@ class DirectForward:
         total, net = self._total.copy(), self.net.copy()
         key = ("direct", store.flags.writeable)
         ensure_compiled(key, lambda: direct_forward(store, one, bits, net, self._twos, out))
-        ensure_compiled(
-            (*key, "forget"),
-            lambda: direct_forget(store, one, bits, self._memory, total, 1, theta, net),
-        )  # fmt: skip
+        ensure_compiled((*key, "forget"), lambda: direct_forget(store, one, bits, self._memory, total, 1, theta, net))
         ensure_compiled(
             (*key, "move"),
             lambda: direct_move(
                 store, one, bits, self._memory, total, 1, net, self._twos, self._places, self._room, out
             ),
-        )  # fmt: skip
+        )
         self.from_counts(self._count(store, one, bits), 1, out)
 
 

@@ -219,9 +219,18 @@ def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_l
 
 @kernel(fastmath=CONTRACT)
 def direct_move(
-    packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, net: Any, twos: Any, places: Any, room: Any,
+    packed: Any,
+    ids: Any,
+    bits: int,
+    memory: Any,
+    total: Any,
+    n_left: int,
+    net: Any,
+    twos: Any,
+    places: Any,
+    room: Any,
     out: Any,
-) -> None:  # fmt: skip
+) -> None:
     """direct_forward, then direct_forget with its answer, as one call: cells are looked up once.
 
     The few weights that leave are summed in float32, then taken from `total` in float64. places (most,) and

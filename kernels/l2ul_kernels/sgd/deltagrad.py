@@ -98,10 +98,33 @@ def _push(S: Any, Y: Any, kept: int, v: Any, change: Any) -> int:
 
 @kernel()
 def replay(
-    E: Any, F: Any, starts: Any, forget: Any, full: Any, order: Any, rates: Any, W: Any, G: Any, lam: Any, centre: Any,
-    burn_in: int, period: int, limit: float, exact_hessian: Any, published: int, S: Any, Y: Any, M: Any, pivots: Any,
-    small: Any, work: Any, u: Any, counts: Any, W_out: Any, G_out: Any,
-) -> None:  # fmt: skip
+    E: Any,
+    F: Any,
+    starts: Any,
+    forget: Any,
+    full: Any,
+    order: Any,
+    rates: Any,
+    W: Any,
+    G: Any,
+    lam: Any,
+    centre: Any,
+    burn_in: int,
+    period: int,
+    limit: float,
+    exact_hessian: Any,
+    published: int,
+    S: Any,
+    Y: Any,
+    M: Any,
+    pivots: Any,
+    small: Any,
+    work: Any,
+    u: Any,
+    counts: Any,
+    W_out: Any,
+    G_out: Any,
+) -> None:
     """u (size,), at first the common start, becomes the parameters after all steps without the rows of F.
 
     E has all visits, batch b those from starts[b] on, with weight 0 for the rows to forget; F has only the visits to
@@ -188,9 +211,23 @@ def _adam(u: Any, g: Any, mean: Any, square: Any, lam: Any, centre: Any, rate: f
 
 @kernel()
 def train(
-    E: Any, F: Any, starts: Any, order: Any, rates: Any, scales: Any, extra: Any, extra_scale: Any, lam: Any,
-    centre: Any, adam: int, restart: int, u: Any, work: Any, W_out: Any, G_out: Any,
-) -> None:  # fmt: skip
+    E: Any,
+    F: Any,
+    starts: Any,
+    order: Any,
+    rates: Any,
+    scales: Any,
+    extra: Any,
+    extra_scale: Any,
+    lam: Any,
+    centre: Any,
+    adam: int,
+    restart: int,
+    u: Any,
+    work: Any,
+    W_out: Any,
+    G_out: Any,
+) -> None:
     """u (size,) after gradient steps on the batches order (T,): plain, or Adam's with its usual constants, which
     begins anew at step `restart`.
 

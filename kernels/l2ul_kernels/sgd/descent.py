@@ -258,9 +258,29 @@ class Descent:
 
         def run(order: Ids) -> None:
             deltagrad.replay(
-                E, F, starts, bounds, full, order, rates, trace.W, trace.G, self.lam, self.centre, burn_in, period,
-                limit, curvature, int(published), pairs[0], pairs[1], *scratch, u, counts, *cache,
-            )  # fmt: skip
+                E,
+                F,
+                starts,
+                bounds,
+                full,
+                order,
+                rates,
+                trace.W,
+                trace.G,
+                self.lam,
+                self.centre,
+                burn_in,
+                period,
+                limit,
+                curvature,
+                int(published),
+                pairs[0],
+                pairs[1],
+                *scratch,
+                u,
+                counts,
+                *cache,
+            )
 
         ensure_compiled("sgd replay", lambda: run(order[:0]))
         before = factors[gone]

@@ -238,9 +238,15 @@ def padding(kind: str, d: int, n_classes: int, h: int, activation: str) -> Paddi
 
 
 def engine(
-    pad: Padding, X: NDArray[Any], y: NDArray[np.uint8], weights: NDArray[np.float64], ids: NDArray[np.int64],
-    plain: bool, largest: int, workers: int,
-) -> Engine:  # fmt: skip
+    pad: Padding,
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    weights: NDArray[np.float64],
+    ids: NDArray[np.int64],
+    plain: bool,
+    largest: int,
+    workers: int,
+) -> Engine:
     """Scratch for batches of at most `largest` visits around the rows X (N, d), y (N,)."""
     chunks = max(1, -(-largest // CHUNK))
     workers = max(1, min(workers, chunks))
@@ -254,8 +260,24 @@ def engine(
         columns = aligned_zeros((workers, pad.width, padded(TILE)))
         values = aligned_zeros((workers, pad.shape.o + 4, padded(TILE)))
     made = Engine(
-        pad.kind, load, gradient, X.ctypes.data, X.itemsize, y, weights, ids, int(plain),
-        np.zeros((workers, TILE), np.int64), *pad.shape, pad.width, S, step, columns, values,
-        np.zeros(chunks * pad.size), workers, 0,
-    )  # fmt: skip
+        pad.kind,
+        load,
+        gradient,
+        X.ctypes.data,
+        X.itemsize,
+        y,
+        weights,
+        ids,
+        int(plain),
+        np.zeros((workers, TILE), np.int64),
+        *pad.shape,
+        pad.width,
+        S,
+        step,
+        columns,
+        values,
+        np.zeros(chunks * pad.size),
+        workers,
+        0,
+    )
     return made._replace(sum=_address(made))

@@ -62,9 +62,7 @@ def _input_gradient(x: Any, label: int, theta: Any, h: int, relu: int, z: Any, a
 
 
 @kernel(fastmath=_FLAGS)
-def _adam_step(
-    x: Any, g: Any, mean: Any, square: Any, shrink: float, share: float, rate: float, scale: float
-) -> None:  # fmt: skip
+def _adam_step(x: Any, g: Any, mean: Any, square: Any, shrink: float, share: float, rate: float, scale: float) -> None:
     """One step of Adam on x (d,) for the slope shrink * x - share * g; scale corrects the young second moment."""
     for k in range(np.uint64(len(x))):
         slope = shrink * x[k] - share * g[k]
@@ -75,9 +73,21 @@ def _adam_step(
 
 @kernel()
 def noise_rows(
-    first: int, last: int, thread: int, X: Any, y: Any, theta: Any, h: int, o: int, relu: int, steps: int, rate: float,
-    penalty: float, memory: Any, losses: Any,
-) -> None:  # fmt: skip
+    first: int,
+    last: int,
+    thread: int,
+    X: Any,
+    y: Any,
+    theta: Any,
+    h: int,
+    o: int,
+    relu: int,
+    steps: int,
+    rate: float,
+    penalty: float,
+    memory: Any,
+    losses: Any,
+) -> None:
     """Adam on rows first..last of X (n, d), minimising mean(-loss + penalty |row|^2); losses (n, steps + 1)."""
     n, d = X.shape
     part = memory[thread]

@@ -204,9 +204,23 @@ def log_losses_all(typingctx: Any, L: Any, l0: Any, Z: Any, z0: Any, Y: Any, y0:
 
 @intrinsic
 def adam_all(
-    typingctx: Any, T: Any, t0: Any, M: Any, m0: Any, V: Any, v0: Any, G: Any, g0: Any,
-    scale: Any, lam: Any, rate: Any, b1: Any, b2: Any, epsilon: Any, n: Any,
-) -> Any:  # fmt: skip
+    typingctx: Any,
+    T: Any,
+    t0: Any,
+    M: Any,
+    m0: Any,
+    V: Any,
+    v0: Any,
+    G: Any,
+    g0: Any,
+    scale: Any,
+    lam: Any,
+    rate: Any,
+    b1: Any,
+    b2: Any,
+    epsilon: Any,
+    n: Any,
+) -> Any:
     """One Adam step on T with gradient scale G + lam T; `rate` and `epsilon` already hold the bias corrections.
 
     M and V are the running means of the gradient and of its square; T -= rate M / (sqrt(V) + epsilon).

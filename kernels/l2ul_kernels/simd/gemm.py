@@ -85,9 +85,22 @@ def _loop(
 
 @intrinsic
 def tile(
-    typingctx: Any, C: Any, c0: Any, ldc: Any, A: Any, a0: Any, sai: Any, sat: Any, B: Any, b0: Any, ldb: Any, T: Any,
-    keep: Any, m: Any, v: Any,
-) -> Any:  # fmt: skip
+    typingctx: Any,
+    C: Any,
+    c0: Any,
+    ldc: Any,
+    A: Any,
+    a0: Any,
+    sai: Any,
+    sat: Any,
+    B: Any,
+    b0: Any,
+    ldb: Any,
+    T: Any,
+    keep: Any,
+    m: Any,
+    v: Any,
+) -> Any:
     """The tile of `product` with m <= MR rows and v <= NV vectors of columns, from element offsets c0, a0, b0."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
@@ -113,9 +126,21 @@ def tile(
 
 @kernel()
 def product(
-    C: Any, c0: int, ldc: int, A: Any, a0: int, sai: int, sat: int, B: Any, b0: int, ldb: int, M: int, N: int, T: int,
+    C: Any,
+    c0: int,
+    ldc: int,
+    A: Any,
+    a0: int,
+    sai: int,
+    sat: int,
+    B: Any,
+    b0: int,
+    ldb: int,
+    M: int,
+    N: int,
+    T: int,
     keep: int,
-) -> None:  # fmt: skip
+) -> None:
     """C[i, j] = keep * C[i, j] + sum_t A[i, t] B[t, j] for i < M, j < N, t < T; T >= 1, N a multiple of `lanes`.
 
     C, A, B are arrays of one dtype, read flat from element c0, a0, b0: C[i, j] lies at c0 + i ldc + j, A[i, t] at

@@ -81,11 +81,26 @@ def run(
 
     def what(n: int) -> tuple[Any, ...]:
         return (
-            take, address(next_row), address(X), X.strides[0], n, d, t, psi,
-            *group_columns(t if psi == 2 else psi - 1), packed.columns_at, packed.centre_at, scratch, LIMITS[dtype],
-            cell.type(0), 0 if out is None else address(out), 0 if out is None else out.strides[0],
-            0 if labels is None else address(labels), n_classes, address(counts),
-        )  # fmt: skip
+            take,
+            address(next_row),
+            address(X),
+            X.strides[0],
+            n,
+            d,
+            t,
+            psi,
+            *group_columns(t if psi == 2 else psi - 1),
+            packed.columns_at,
+            packed.centre_at,
+            scratch,
+            LIMITS[dtype],
+            cell.type(0),
+            0 if out is None else address(out),
+            0 if out is None else out.strides[0],
+            0 if labels is None else address(labels),
+            n_classes,
+            address(counts),
+        )
 
     if workers == 1:
         ensure_compiled((dtype, cell, "serial"), lambda: work(*what(0)))

@@ -191,10 +191,7 @@ def _check_standard(
 
 
 def _pack(
-    seeds: NDArray[Any],
-    dtype: np.dtype[Any],
-    mean: NDArray[np.float64] | None,
-    scale: NDArray[np.float64] | None,
+    seeds: NDArray[Any], dtype: np.dtype[Any], mean: NDArray[np.float64] | None, scale: NDArray[np.float64] | None
 ) -> Packed:
     t, psi, d = seeds.shape
     centre = _centre(seeds.astype(np.float64))

@@ -141,9 +141,19 @@ def _count_any(words: Any, rows: int, bits: int, t: int, psi: int, counts: Any, 
 
 @kernel()
 def count_range(
-    packed: Any, ids: Any, start: int, stop: int, y: Any, c: int, bits: int, t: int, psi: int, words: Any, counts: Any,
+    packed: Any,
+    ids: Any,
+    start: int,
+    stop: int,
+    y: Any,
+    c: int,
+    bits: int,
+    t: int,
+    psi: int,
+    words: Any,
+    counts: Any,
     at: int,
-) -> None:  # fmt: skip
+) -> None:
     """Add how many of the rows ids[start:stop] lie in each cell to counts[at : at + t * psi].
 
     packed (n, width) uint8 with `bits` per cell (8 for plain uint8 cells); ids 1-d int64, all of them rows of packed;
@@ -163,9 +173,18 @@ def count_range(
 
 @kernel()
 def count_classes(
-    packed: Any, ids: Any, start: int, stop: int, y: Any, n_classes: int, bits: int, t: int, psi: int, words: Any,
+    packed: Any,
+    ids: Any,
+    start: int,
+    stop: int,
+    y: Any,
+    n_classes: int,
+    bits: int,
+    t: int,
+    psi: int,
+    words: Any,
     counts: Any,
-) -> None:  # fmt: skip
+) -> None:
     """The same by class: counts 1-d int64 of (C, t, psi); y (n,) is not read when n_classes is 1."""
     for c in range(n_classes):
         only = c if n_classes > 1 else -1
@@ -174,9 +193,19 @@ def count_classes(
 
 @kernel()
 def _count_sets(
-    packed: Any, ids: Any, bounds: Any, first: int, last: int, y: Any, n_classes: int, bits: int, t: int, psi: int,
-    words: Any, out: Any,
-) -> None:  # fmt: skip
+    packed: Any,
+    ids: Any,
+    bounds: Any,
+    first: int,
+    last: int,
+    y: Any,
+    n_classes: int,
+    bits: int,
+    t: int,
+    psi: int,
+    words: Any,
+    out: Any,
+) -> None:
     """out[k] += counts of the rows ids[bounds[k, 0] : bounds[k, 1]], for k from first to last - 1."""
     for k in range(first, last):
         count_classes(packed, ids, bounds[k, 0], bounds[k, 1], y, n_classes, bits, t, psi, words, out[k])

@@ -28,7 +28,7 @@ COUNT_BY_CLASS = 4
 @kernel()
 def _count(
     cells: int, rows: int, t: int, psi: int, labels: int, n_classes: int, masks: int, counts: int, limit: Any, cell: Any
-) -> None:  # fmt: skip
+) -> None:
     """Add a tile's cells (t, TILE) to counts (C, t, psi).
 
     Cell 0 may be left out: it holds what the others do not. masks[c] has bit i set where row i is valid and of class c.
@@ -82,10 +82,27 @@ def _write(cells: int, rows: int, t: int, out: int, out_stride: int, limit: Any,
 
 @kernel()
 def _tile(
-    x: int, stride: int, rows: int, more: bool, d: int, t: int, psi: int, threes: int, twos: int, ones: int,
-    columns: int, centre: int, scratch: int, limit: Any, cell: Any, out: int, out_stride: int, labels: int,
-    n_classes: int, counts: int,
-) -> int:  # fmt: skip
+    x: int,
+    stride: int,
+    rows: int,
+    more: bool,
+    d: int,
+    t: int,
+    psi: int,
+    threes: int,
+    twos: int,
+    ones: int,
+    columns: int,
+    centre: int,
+    scratch: int,
+    limit: Any,
+    cell: Any,
+    out: int,
+    out_stride: int,
+    labels: int,
+    n_classes: int,
+    counts: int,
+) -> int:
     """One tile of `rows` rows through all partitions. Scratch: class masks, cells (t, TILE), the transposed rows."""
     tile_rows = R * VECTOR_BYTES // size_of(limit)
     size = size_of(cell) * tile_rows
@@ -127,10 +144,28 @@ def _tile(
 
 @kernel()
 def work(
-    take: int, next_row: int, x: int, stride: int, n: int, d: int, t: int, psi: int, threes: int, twos: int, ones: int,
-    columns: int, centre: int, scratch: int, limit: Any, cell: Any, out: int, out_stride: int, labels: int,
-    n_classes: int, counts: int,
-) -> int:  # fmt: skip
+    take: int,
+    next_row: int,
+    x: int,
+    stride: int,
+    n: int,
+    d: int,
+    t: int,
+    psi: int,
+    threes: int,
+    twos: int,
+    ones: int,
+    columns: int,
+    centre: int,
+    scratch: int,
+    limit: Any,
+    cell: Any,
+    out: int,
+    out_stride: int,
+    labels: int,
+    n_classes: int,
+    counts: int,
+) -> int:
     """One worker: take `take` rows at a time until none are left. Writes cells where `out` is an address, else counts.
 
     Returns the first row of a tile that holds an unusable value, or n. Workers share only the counter at `next_row`.
@@ -145,21 +180,80 @@ def work(
         for row in range(lo, hi, tile_rows):
             to = out + row * out_stride if out else 0
             if _tile(
-                x + row * stride, stride, min(tile_rows, hi - row), row + tile_rows < n, d, t, psi, threes, twos, ones,
-                columns, centre, scratch, limit, cell, to, out_stride, labels + 2 * row, n_classes, counts,
-            ):  # fmt: skip
+                x + row * stride,
+                stride,
+                min(tile_rows, hi - row),
+                row + tile_rows < n,
+                d,
+                t,
+                psi,
+                threes,
+                twos,
+                ones,
+                columns,
+                centre,
+                scratch,
+                limit,
+                cell,
+                to,
+                out_stride,
+                labels + 2 * row,
+                n_classes,
+                counts,
+            ):
                 bad = min(bad, row)
 
 
 @kernel(parallel=True)
 def work_parallel(
-    workers: int, scratch_step: int, counts_step: int, bad: Any, take: int, next_row: int, x: int, stride: int, n: int,
-    d: int, t: int, psi: int, threes: int, twos: int, ones: int, columns: int, centre: int, scratch: int, limit: Any,
-    cell: Any, out: int, out_stride: int, labels: int, n_classes: int, counts: int,
-) -> None:  # fmt: skip
+    workers: int,
+    scratch_step: int,
+    counts_step: int,
+    bad: Any,
+    take: int,
+    next_row: int,
+    x: int,
+    stride: int,
+    n: int,
+    d: int,
+    t: int,
+    psi: int,
+    threes: int,
+    twos: int,
+    ones: int,
+    columns: int,
+    centre: int,
+    scratch: int,
+    limit: Any,
+    cell: Any,
+    out: int,
+    out_stride: int,
+    labels: int,
+    n_classes: int,
+    counts: int,
+) -> None:
     """`work` by several workers, each with its own scratch and counts; bad[w] is what each returns."""
     for w in prange(workers):
         bad[w] = work(
-            take, next_row, x, stride, n, d, t, psi, threes, twos, ones, columns, centre, scratch + w * scratch_step,
-            limit, cell, out, out_stride, labels, n_classes, counts + w * counts_step,
-        )  # fmt: skip
+            take,
+            next_row,
+            x,
+            stride,
+            n,
+            d,
+            t,
+            psi,
+            threes,
+            twos,
+            ones,
+            columns,
+            centre,
+            scratch + w * scratch_step,
+            limit,
+            cell,
+            out,
+            out_stride,
+            labels,
+            n_classes,
+            counts + w * counts_step,
+        )

@@ -169,9 +169,13 @@ class RowReader:
 
 
 def take_standardised(
-    readers: Sequence[RowReader], places: Places, ids: NDArray[np.int64], mean: NDArray[np.float64],
-    inverse_scale: NDArray[np.float64], out: NDArray[np.float32],
-) -> None:  # fmt: skip
+    readers: Sequence[RowReader],
+    places: Places,
+    ids: NDArray[np.int64],
+    mean: NDArray[np.float64],
+    inverse_scale: NDArray[np.float64],
+    out: NDArray[np.float32],
+) -> None:
     """out (k, d) = (row - mean) * inverse_scale for the rows `ids` (k,), numbered through the readers' files."""
     for f, reader in enumerate(readers):
         if not reader.all_checked:

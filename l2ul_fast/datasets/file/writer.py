@@ -12,13 +12,7 @@ import h5py
 import numpy as np
 
 from l2ul_fast.datasets.file.chunks import chunk_buffer, write_chunk
-from l2ul_fast.datasets.file.layout import (
-    CODECS,
-    FORMAT,
-    FORMAT_VERSION,
-    chunk_rows,
-    source_label,
-)
+from l2ul_fast.datasets.file.layout import CODECS, FORMAT, FORMAT_VERSION, chunk_rows, source_label
 from l2ul_fast.datasets.moments import Moments, first_bad_row
 from l2ul_fast.datasets.split import SPLIT_RULE, train_mask
 from l2ul_fast.errors import DataError

@@ -105,9 +105,17 @@ def describe(path: str) -> Shard:
     """Read a shard's header."""
     with open_shard(path) as file:
         return Shard(
-            path, file.n, file.n_train, file.d, file.chunk_rows, tuple(file.classes), file.label,
-            tuple(map(float, file.mean)), tuple(map(float, file.variance)), checksum(file),
-        )  # fmt: skip
+            path,
+            file.n,
+            file.n_train,
+            file.d,
+            file.chunk_rows,
+            tuple(file.classes),
+            file.label,
+            tuple(map(float, file.mean)),
+            tuple(map(float, file.variance)),
+            checksum(file),
+        )
 
 
 class Manifest:

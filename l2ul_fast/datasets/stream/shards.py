@@ -69,9 +69,12 @@ class Shards:
         return X
 
     def take_standardised(
-        self, ids: NDArray[np.int64], mean: NDArray[np.float64], inverse_scale: NDArray[np.float64],
+        self,
+        ids: NDArray[np.int64],
+        mean: NDArray[np.float64],
+        inverse_scale: NDArray[np.float64],
         out: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float32]:  # fmt: skip
+    ) -> NDArray[np.float32]:
         """(X - mean) * inverse_scale (k, d) of the rows with these numbers, in `out` if given."""
         ids = np.ascontiguousarray(self._checked(ids))
         X = np.empty((ids.size, self.d), np.float32) if out is None else out

@@ -210,9 +210,14 @@ def stream_counts(
 
 
 def _pass(
-    shards: Shards, workers: int, labels: bool, count: Callable[..., None], total: NDArray[np.int64],
-    span: tuple[int, int] | None, ahead: bool,
-) -> Iterator[int]:  # fmt: skip
+    shards: Shards,
+    workers: int,
+    labels: bool,
+    count: Callable[..., None],
+    total: NDArray[np.int64],
+    span: tuple[int, int] | None,
+    ahead: bool,
+) -> Iterator[int]:
     """Let `count(first row, X, y, out)` add all chunks to `total`; yields the rows of each chunk when it is done.
 
     One worker: a thread reads ahead, if wanted. Several: each reads, checks and counts chunks of its own on one core;

@@ -46,13 +46,37 @@ from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.pairs import plan as draw
 
 PROFILES: dict[str, Numbers] = {
-    "quick": {"lr": ("magic", "higgs"), "mlp": ("magic",), "rows": {"lr": 8000, "mlp": 5000}, "m": 200, "s": 1000,
-              "anchor_rows": 2000, "r": (1, 100), "seeds": {"lr": 10, "mlp": 3}},
-    "paper": {"lr": DATASETS, "mlp": ("magic", "adult", "skin", "higgs"), "rows": {"lr": None, "mlp": 60_000},
-              "m": 1000, "s": None, "anchor_rows": None, "r": (1, 100, 1000), "seeds": {"lr": 10, "mlp": 10}},
-    "full": {"lr": DATASETS, "mlp": DATASETS, "rows": {"lr": None, "mlp": 200_000}, "m": 1000, "s": None,
-             "anchor_rows": None, "r": (1, 10, 100, 1000), "seeds": {"lr": 30, "mlp": 10}},
-}  # fmt: skip
+    "quick": {
+        "lr": ("magic", "higgs"),
+        "mlp": ("magic",),
+        "rows": {"lr": 8000, "mlp": 5000},
+        "m": 200,
+        "s": 1000,
+        "anchor_rows": 2000,
+        "r": (1, 100),
+        "seeds": {"lr": 10, "mlp": 3},
+    },
+    "paper": {
+        "lr": DATASETS,
+        "mlp": ("magic", "adult", "skin", "higgs"),
+        "rows": {"lr": None, "mlp": 60_000},
+        "m": 1000,
+        "s": None,
+        "anchor_rows": None,
+        "r": (1, 100, 1000),
+        "seeds": {"lr": 10, "mlp": 10},
+    },
+    "full": {
+        "lr": DATASETS,
+        "mlp": DATASETS,
+        "rows": {"lr": None, "mlp": 200_000},
+        "m": 1000,
+        "s": None,
+        "anchor_rows": None,
+        "r": (1, 10, 100, 1000),
+        "seeds": {"lr": 30, "mlp": 10},
+    },
+}
 METHODS = ("nothing", "retrain", "newton", *HEADS)
 #: Solver error of a retrain and rounding of a mean: bounds are compared with this much slack.
 SLACK = 1e-9
@@ -92,10 +116,18 @@ def compare(model: Any, answered: Vector, target: Vector, radius: float, test: A
     steepest = lipschitz(model, radius, answered, target)
     bound, corrected = constant * float(np.sqrt(epsilon)), steepest * distance
     return {
-        "p": target.size, "radius": radius, "epsilon": epsilon, "excess_loss": excess[0], "excess_retained": excess[1],
-        "constant": constant, "bound": bound, "holds": max(excess) <= bound + SLACK,
-        "lipschitz": steepest, "corrected_bound": corrected, "corrected_holds": max(excess) <= corrected + SLACK,
-    }  # fmt: skip
+        "p": target.size,
+        "radius": radius,
+        "epsilon": epsilon,
+        "excess_loss": excess[0],
+        "excess_retained": excess[1],
+        "constant": constant,
+        "bound": bound,
+        "holds": max(excess) <= bound + SLACK,
+        "lipschitz": steepest,
+        "corrected_bound": corrected,
+        "corrected_holds": max(excess) <= corrected + SLACK,
+    }
 
 
 def radius_of(*tables: ArrayTable) -> float:

@@ -50,14 +50,37 @@ from l2ul_fast.unlearner.l2ul import L2UL
 PAPER_DIRT = {"far": (10, 20, 30, 40, 50, 100, 200), "flipped": (50, 200, 300, 400, 600)}
 FULL_DIRT = {"far": (10, 20, 30, 40, 50, 75, 100, 150, 200, 400), "flipped": (50, 100, 200, 300, 400, 500, 600)}
 PROFILES: dict[str, Numbers] = {
-    "quick": {"clean": 1600, "test": 2000, "seeds": 2, "m": 100, "s": 400, "anchor_rows": 200,
-              "dirt": {"lr": {"far": (50, 100, 200), "flipped": (200, 400, 600)},
-                       "mlp": {"far": (200,), "flipped": (400, 600)}}},
-    "paper": {"clean": 1600, "test": 10_000, "seeds": 10, "m": 1000, "s": 800, "anchor_rows": 400,
-              "dirt": {"lr": PAPER_DIRT, "mlp": PAPER_DIRT}},
-    "full": {"clean": 1600, "test": 10_000, "seeds": 20, "m": 1000, "s": 800, "anchor_rows": 400,
-             "dirt": {"lr": FULL_DIRT, "mlp": FULL_DIRT}},
-}  # fmt: skip
+    "quick": {
+        "clean": 1600,
+        "test": 2000,
+        "seeds": 2,
+        "m": 100,
+        "s": 400,
+        "anchor_rows": 200,
+        "dirt": {
+            "lr": {"far": (50, 100, 200), "flipped": (200, 400, 600)},
+            "mlp": {"far": (200,), "flipped": (400, 600)},
+        },
+    },
+    "paper": {
+        "clean": 1600,
+        "test": 10_000,
+        "seeds": 10,
+        "m": 1000,
+        "s": 800,
+        "anchor_rows": 400,
+        "dirt": {"lr": PAPER_DIRT, "mlp": PAPER_DIRT},
+    },
+    "full": {
+        "clean": 1600,
+        "test": 10_000,
+        "seeds": 20,
+        "m": 1000,
+        "s": 800,
+        "anchor_rows": 400,
+        "dirt": {"lr": FULL_DIRT, "mlp": FULL_DIRT},
+    },
+}
 #: Method -> arguments of L2UL.
 UNLEARNERS: dict[str, dict[str, Any]] = HEADS | {"l2ul-robust": {"head": "learned", "robust": True}}
 METHODS = ("nothing", "retrain", "newton", *UNLEARNERS)
@@ -138,12 +161,18 @@ class _Base:
         change = float(np.linalg.norm(self.u.theta - self.near))
         rho = float(np.linalg.norm(answered - self.near)) / change
         return {
-            "accuracy": self.of(answered), "original_accuracy": self.original, "retrain_accuracy": self.retrained,
-            "recovery": gained.value, "recovery_degenerate": gained.degenerate, "null_accuracy": self.of(null),
-            "null_recovery": control.value, "null_target": goal,
+            "accuracy": self.of(answered),
+            "original_accuracy": self.original,
+            "retrain_accuracy": self.retrained,
+            "recovery": gained.value,
+            "recovery_degenerate": gained.degenerate,
+            "null_accuracy": self.of(null),
+            "null_recovery": control.value,
+            "null_target": goal,
             "forgot_its_model": forgot_its_model(control.value, goal),
-            "rho": None if exact and self.u.model.name == "mlp" else rho, "status": "ok",
-        }  # fmt: skip
+            "rho": None if exact and self.u.model.name == "mlp" else rho,
+            "status": "ok",
+        }
 
 
 def measure(numbers: Numbers, model: str, kind: str, dirty: int, done: Done) -> Iterator[Record]:

@@ -26,9 +26,7 @@ from l2ul_fast.metrics.value import Vector
 
 REQUESTS = (("random", 1000),)
 #: The paper's methods and ours; the others add nothing but time.
-METHODS = (
-    "nothing", "retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton", "finetune", *HEADS,
-)  # fmt: skip
+METHODS = ("nothing", "retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton", "finetune", *HEADS)
 #: Rows that the attacker learns from at most, of either sort, by profile; the time of its support vector machine grows
 #: with their square.
 ATTACK_ROWS = {"tiny": 200, "quick": 250}
@@ -84,9 +82,12 @@ def _values(arena: Arena, answer: Answer, ids: Ids, limit: int) -> Record:
         "forget_accuracy": float((forget_p.argmax(axis=1) == train.y[ids]).mean()),
         "retain": float((retain_p.argmax(axis=1) == train.y[retain]).mean()),
         "test": float((test_p.argmax(axis=1) == test.y[outside]).mean()),
-        "mia_svc": svc.value, "mia_degenerate": svc.degenerate, "mia_auc": auc.value,
-        "mia_auc_low": low, "mia_auc_high": high,
-    }  # fmt: skip
+        "mia_svc": svc.value,
+        "mia_degenerate": svc.degenerate,
+        "mia_auc": auc.value,
+        "mia_auc_low": low,
+        "mia_auc_high": high,
+    }
 
 
 def _confidence(proba: Vector, y: NDArray[Any]) -> Vector:

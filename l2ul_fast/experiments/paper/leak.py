@@ -42,16 +42,52 @@ LEARNED_S = 10_000
 #: (model, method, s): the paper's two settings and our learned head's. Anchored MLP pairs hold all rows: no lottery.
 SUBSETS = (("lr", "l2ul-paper", 1000), ("mlp", "l2ul-paper", 3000), ("lr", "l2ul-learned", LEARNED_S))
 PROFILES: dict[str, Numbers] = {
-    "quick": {"sizes": ("magic", "covtype", "higgs"), "m": 1000, "k": (1, 2), "draws": 1, "subsets": SUBSETS,
-              "lr": ("magic", "higgs"), "mlp": (), "rows": 8000, "fit_m": 200, "s": 1000, "anchor_rows": 500,
-              "repeats": 5, "seeds": 1},
-    "paper": {"sizes": DATASETS, "m": 1000, "k": (1, 2), "draws": 10, "subsets": SUBSETS,
-              "lr": DATASETS, "mlp": ("magic", "adult"), "rows": None, "fit_m": 1000, "s": None, "anchor_rows": None,
-              "repeats": 5, "seeds": 3},
-    "full": {"sizes": DATASETS, "m": 1000, "k": (1, 2, 3, 5), "draws": 20, "subsets": SUBSETS,
-             "lr": DATASETS, "mlp": ("magic", "adult", "skin"), "rows": None, "fit_m": 1000, "s": None,
-             "anchor_rows": None, "repeats": 11, "seeds": 5},
-}  # fmt: skip
+    "quick": {
+        "sizes": ("magic", "covtype", "higgs"),
+        "m": 1000,
+        "k": (1, 2),
+        "draws": 1,
+        "subsets": SUBSETS,
+        "lr": ("magic", "higgs"),
+        "mlp": (),
+        "rows": 8000,
+        "fit_m": 200,
+        "s": 1000,
+        "anchor_rows": 500,
+        "repeats": 5,
+        "seeds": 1,
+    },
+    "paper": {
+        "sizes": DATASETS,
+        "m": 1000,
+        "k": (1, 2),
+        "draws": 10,
+        "subsets": SUBSETS,
+        "lr": DATASETS,
+        "mlp": ("magic", "adult"),
+        "rows": None,
+        "fit_m": 1000,
+        "s": None,
+        "anchor_rows": None,
+        "repeats": 5,
+        "seeds": 3,
+    },
+    "full": {
+        "sizes": DATASETS,
+        "m": 1000,
+        "k": (1, 2, 3, 5),
+        "draws": 20,
+        "subsets": SUBSETS,
+        "lr": DATASETS,
+        "mlp": ("magic", "adult", "skin"),
+        "rows": None,
+        "fit_m": 1000,
+        "s": None,
+        "anchor_rows": None,
+        "repeats": 11,
+        "seeds": 5,
+    },
+}
 
 
 def predicted(n: int, m: int, s: int, k: int) -> float:
@@ -76,9 +112,16 @@ def probabilities(numbers: Numbers, dataset: str, done: Done) -> Iterator[Record
             counts = times_drawn(n, m, s, seed) if missing else None
             for k in missing:
                 yield {
-                    **key, "source": "sizes only", "n": n, "m": m, "s": s, "k": k, "predicted": predicted(n, m, s, k),
-                    "counted": float((counts >= k).mean()), "expected": m * s / n,
-                }  # fmt: skip
+                    **key,
+                    "source": "sizes only",
+                    "n": n,
+                    "m": m,
+                    "s": s,
+                    "k": k,
+                    "predicted": predicted(n, m, s, k),
+                    "counted": float((counts >= k).mean()),
+                    "expected": m * s / n,
+                }
 
 
 def refreshes(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
@@ -124,10 +167,16 @@ def _refresh_seconds(train: ArrayTable, model: str, method: str, numbers: Number
         taken.append((middle - begin, end - middle, facts.get("pairs", 0), facts.get("partitions", 0), due))
     answer, refresh, dropped, partitions, _ = (float(v) for v in np.median(taken[1:], axis=0))
     return {
-        "m": u.params["m"], "unlearn_seconds": answer, "refresh_seconds": refresh, "with_refresh": refresh / answer,
-        "pairs_dropped": dropped, "partitions": partitions, "head": _done(facts),
-        "due": float(np.mean([one[-1] for one in taken[1:]])), "pairs_in_use": "pairs" in facts,
-    }  # fmt: skip
+        "m": u.params["m"],
+        "unlearn_seconds": answer,
+        "refresh_seconds": refresh,
+        "with_refresh": refresh / answer,
+        "pairs_dropped": dropped,
+        "partitions": partitions,
+        "head": _done(facts),
+        "due": float(np.mean([one[-1] for one in taken[1:]])),
+        "pairs_in_use": "pairs" in facts,
+    }
 
 
 def _done(facts: Record) -> str:

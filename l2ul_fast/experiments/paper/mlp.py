@@ -26,15 +26,33 @@ def measure(setting: Setting, name: str, done: Done) -> Iterator[Record]:
 def arena_of(setting: Setting, name: str) -> Arena:
     """The dataset with everybody prepared; the last one is kept for the experiment that uses it next."""
     facts = setting.facts
-    return _arena(name, setting.profile, facts["rows"], facts["mlp_rows"], facts["wide_rows"], facts["m"],
-                  setting.seed, setting.raw_dir, setting.folder, bool(facts.get("complete")))  # fmt: skip
+    return _arena(
+        name,
+        setting.profile,
+        facts["rows"],
+        facts["mlp_rows"],
+        facts["wide_rows"],
+        facts["m"],
+        setting.seed,
+        setting.raw_dir,
+        setting.folder,
+        bool(facts.get("complete")),
+    )
 
 
 @lru_cache(maxsize=1)
 def _arena(
-    name: str, profile: str, rows: int | None, mlp_rows: int | None, wide_rows: int | None, m: int, seed: int,
-    raw_dir: Path | None, folder: Path, complete: bool,
-) -> Arena:  # fmt: skip
+    name: str,
+    profile: str,
+    rows: int | None,
+    mlp_rows: int | None,
+    wide_rows: int | None,
+    m: int,
+    seed: int,
+    raw_dir: Path | None,
+    folder: Path,
+    complete: bool,
+) -> Arena:
     label, train, test = load(name, rows, raw_dir, folder, complete)
     train = some_rows(train, wide_rows if train.d > WIDE else mlp_rows)
     return Arena(name, label, train, test, "mlp", seed, m)

@@ -64,31 +64,74 @@ class Profile:
 
 PROFILES = {
     "tiny": Profile(
-        300, 120, 100, 150, 2, Recipe(3, 50, 0.1), (12, 60), FineTune(1, 0.02, 64), NegGrad(1, 0.01, 64),
-        SalUn(1, 0.02, 64), AdvImp(2, iterations=5, step=1.0, rate=0.01, max_steps=20), k=3, dims=5, m=8, s=100,
-        mia_rows=100, repeats=1,
+        300,
+        120,
+        100,
+        150,
+        2,
+        Recipe(3, 50, 0.1),
+        (12, 60),
+        FineTune(1, 0.02, 64),
+        NegGrad(1, 0.01, 64),
+        SalUn(1, 0.02, 64),
+        AdvImp(2, iterations=5, step=1.0, rate=0.01, max_steps=20),
+        k=3,
+        dims=5,
+        m=8,
+        s=100,
+        mia_rows=100,
+        repeats=1,
     ),
     # an epoch takes 20 s of two cores; 5 of them leave time for five trainings, two halves and everything else. Without
     # flips and shifts, as we read the paper: with them so few epochs leave nothing to unlearn (docs/resnet.md)
     "local": Profile(
-        10_000, 2000, 1000, 2000, 16, Recipe(5, 64, 0.2, augment=False), (10, 100, 1000, 3000), FineTune(1, 0.02, 128),
-        NegGrad(1, 0.01, 128), SalUn(1, 0.02, 128),
+        10_000,
+        2000,
+        1000,
+        2000,
+        16,
+        Recipe(5, 64, 0.2, augment=False),
+        (10, 100, 1000, 3000),
+        FineTune(1, 0.02, 128),
+        NegGrad(1, 0.01, 128),
+        SalUn(1, 0.02, 128),
         AdvImp(20, iterations=5, step=1.0, rate=1e-3, most=1000, max_steps=40),
     ),
     # the paper says 50 epochs at 1e-4; Adam without augmentation is our reading. The others' settings are their own.
     "paper": Profile(
-        None, None, 1000, 10_000, 64, Recipe(50, 128, 1e-4, "adam", decay=0.0, schedule="flat", augment=False),
-        (10, 100, 1000, 3000), FineTune(10), NegGrad(5), SalUn(5), AdvImp(), k=32, dims=64, m=64, s=2000,
+        None,
+        None,
+        1000,
+        10_000,
+        64,
+        Recipe(50, 128, 1e-4, "adam", decay=0.0, schedule="flat", augment=False),
+        (10, 100, 1000, 3000),
+        FineTune(10),
+        NegGrad(5),
+        SalUn(5),
+        AdvImp(),
+        k=32,
+        dims=64,
+        m=64,
+        s=2000,
         mia_rows=10_000,
     ),
-}  # fmt: skip
+}
 
 #: (method, scope), in the order of the tables. Retrain and doing nothing always run.
 METHODS = (
-    ("retrain", "all"), ("nothing", "all"), ("finetune", "all"), ("neggrad", "all"), ("salun", "all"),
-    ("advimp", "all"), ("rum", "all"), ("rum-published", "all"), ("l2ul-network", "head"),
-    ("l2ul-network", "subspace"), ("l2ul-expansion", "head"),
-)  # fmt: skip
+    ("retrain", "all"),
+    ("nothing", "all"),
+    ("finetune", "all"),
+    ("neggrad", "all"),
+    ("salun", "all"),
+    ("advimp", "all"),
+    ("rum", "all"),
+    ("rum-published", "all"),
+    ("l2ul-network", "head"),
+    ("l2ul-network", "subspace"),
+    ("l2ul-expansion", "head"),
+)
 NAMES = tuple(dict.fromkeys(name for name, _ in METHODS))
 #: Run unless others are named; the published mask costs as much again as RUM.
 DEFAULT = tuple(name for name in NAMES if name != "rum-published")
@@ -260,15 +303,23 @@ class Judge:
         gap = mia_gap(attack, goal, nothing[1])
         return {
             "tow": tow(right, target, nothing[0]).value,
-            "forget_accuracy": right.forget, "retain_accuracy": right.retain, "test_accuracy": right.test,
-            "retrain_forget_accuracy": target.forget, "retrain_retain_accuracy": target.retain,
+            "forget_accuracy": right.forget,
+            "retain_accuracy": right.retain,
+            "test_accuracy": right.test,
+            "retrain_forget_accuracy": target.forget,
+            "retrain_retain_accuracy": target.retain,
             "retrain_test_accuracy": target.test,
             "forget_disagreement": float((said[0] != told[0]).mean()),
             "test_disagreement": float((said[2] != told[2]).mean()),
-            "mia": attack.value, "retrain_mia": goal.value, "mia_gap": gap.value,
-            "mia_degenerate": gap.degenerate, "mia_variant": "liu2024 confidence",
-            "setup_seconds": found.setup, "unlearn_seconds": found.seconds, **found.facts,
-        }  # fmt: skip
+            "mia": attack.value,
+            "retrain_mia": goal.value,
+            "mia_gap": gap.value,
+            "mia_degenerate": gap.degenerate,
+            "mia_variant": "liu2024 confidence",
+            "setup_seconds": found.setup,
+            "unlearn_seconds": found.seconds,
+            **found.facts,
+        }
 
 
 def rows_to_forget(n: int, r: int, seed: int) -> NDArray[np.int64]:
@@ -294,10 +345,18 @@ def run_all(
     images = load(raw_dir, facts.rows, facts.test_rows, facts.tune_rows)
     wanted = [(m, s) for m, s in METHODS if m in methods or m in ("retrain", "nothing")]
     common = {
-        "experiment": "resnet", "profile": profile, "dataset": "cifar10", "source": images.source, "n": images.n,
-        "d": 3072, "width": facts.width, "augment": facts.recipe.augment, "epochs": facts.recipe.epochs,
-        "model": "resnet18", "threads": thread_limit(),
-    }  # fmt: skip
+        "experiment": "resnet",
+        "profile": profile,
+        "dataset": "cifar10",
+        "source": images.source,
+        "n": images.n,
+        "d": 3072,
+        "width": facts.width,
+        "augment": facts.recipe.augment,
+        "epochs": facts.recipe.epochs,
+        "model": "resnet18",
+        "threads": thread_limit(),
+    }
     total = seeds * (1 + len(facts.sizes) * len(wanted))
     state = {"done": 0}
 
@@ -317,13 +376,19 @@ def cells(
 ) -> Iterator[Record]:
     """The records of one seed that are not done."""
     if not done(method="origin"):
-        right = [share_right(o.logits, y.numpy()) for o, y in zip(bench.seen, (bench.images.y, bench.images.test_y),
-                                                                strict=True)]  # fmt: skip
+        right = [
+            share_right(o.logits, y.numpy())
+            for o, y in zip(bench.seen, (bench.images.y, bench.images.test_y), strict=True)
+        ]
         yield {
-            "method": "origin", "scope": "all", "r": 0, "retain_accuracy": right[0], "test_accuracy": right[1],
-            "unlearn_seconds": bench.original.seconds, "parameters": sum(
-                p.numel() for p in bench.original.network.parameters()),
-        }  # fmt: skip
+            "method": "origin",
+            "scope": "all",
+            "r": 0,
+            "retain_accuracy": right[0],
+            "test_accuracy": right[1],
+            "unlearn_seconds": bench.original.seconds,
+            "parameters": sum(p.numel() for p in bench.original.network.parameters()),
+        }
     state["done"] += 1
     for r in bench.profile.sizes:
         forget, judge = rows_to_forget(bench.images.n, r, bench.seed), None

@@ -42,21 +42,46 @@ DATASETS = ("susy", "higgs")
 WIDE = (2, 4, 8, 16, 32, 64, 128, 256)
 #: rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m).
 PROFILES: dict[str, Numbers] = {
-    "quick": {"lr": DATASETS, "mlp": ("susy",), "rows": {"lr": 8000, "mlp": 5000}, "psi": (2, 4, 16),
-              "s": {"lr": (200, 1000), "mlp": (300, 1000)},
-              "m": {"lr": (50, 200), "mlp": (100, 400)}, "default": {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
-              "r": (1, 100), "seeds": {"lr": 3, "mlp": 1}, "anchor_rows": 3000, "t": 50},
-    "paper": {"lr": DATASETS, "mlp": DATASETS, "rows": {"lr": None, "mlp": 200_000}, "psi": WIDE,
-              "s": {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
-              "m": {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
-              "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
-              "r": (1, 100, 1000), "seeds": {"lr": 10, "mlp": 10}, "anchor_rows": 20_000, "t": 100},
-    "full": {"lr": DATASETS, "mlp": DATASETS, "rows": {"lr": None, "mlp": 1_000_000}, "psi": WIDE,
-             "s": {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
-             "m": {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
-             "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
-             "r": (1, 10, 100, 1000), "seeds": {"lr": 20, "mlp": 10}, "anchor_rows": 20_000, "t": 100},
-}  # fmt: skip
+    "quick": {
+        "lr": DATASETS,
+        "mlp": ("susy",),
+        "rows": {"lr": 8000, "mlp": 5000},
+        "psi": (2, 4, 16),
+        "s": {"lr": (200, 1000), "mlp": (300, 1000)},
+        "m": {"lr": (50, 200), "mlp": (100, 400)},
+        "default": {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
+        "r": (1, 100),
+        "seeds": {"lr": 3, "mlp": 1},
+        "anchor_rows": 3000,
+        "t": 50,
+    },
+    "paper": {
+        "lr": DATASETS,
+        "mlp": DATASETS,
+        "rows": {"lr": None, "mlp": 200_000},
+        "psi": WIDE,
+        "s": {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
+        "m": {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
+        "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+        "r": (1, 100, 1000),
+        "seeds": {"lr": 10, "mlp": 10},
+        "anchor_rows": 20_000,
+        "t": 100,
+    },
+    "full": {
+        "lr": DATASETS,
+        "mlp": DATASETS,
+        "rows": {"lr": None, "mlp": 1_000_000},
+        "psi": WIDE,
+        "s": {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
+        "m": {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
+        "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+        "r": (1, 10, 100, 1000),
+        "seeds": {"lr": 20, "mlp": 10},
+        "anchor_rows": 20_000,
+        "t": 100,
+    },
+}
 PARAMETERS = ("psi", "s", "m")
 LEARNED, REPAIRED, PAPER = METHODS = ("l2ul-learned", "l2ul-kme", "l2ul-paper")
 

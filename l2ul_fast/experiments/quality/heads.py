@@ -114,9 +114,16 @@ def requests_of(table: ArrayTable, draws: int, seed: int) -> Iterator[tuple[Aske
 def sums_without(head: Expansion, rest: Any) -> Expansion:
     """The expansion of the rows of `rest` at the anchor and scales of `head`, summed from scratch."""
     made = Expansion.at(
-        head.model, head.order, head.classes, head.penalty, "given", head.anchor, head.exponents.copy(),
-        LocalPasses(rest), head.weighted,
-    )  # fmt: skip
+        head.model,
+        head.order,
+        head.classes,
+        head.penalty,
+        "given",
+        head.anchor,
+        head.exponents.copy(),
+        LocalPasses(rest),
+        head.weighted,
+    )
     made.settle()
     return made
 
@@ -158,7 +165,7 @@ class Cell:
 
 def measure(
     dataset: str, source: str, train: ArrayTable, model: str, draws: int, done: Done, seed: int = 1
-) -> Iterator[Record]:  # fmt: skip
+) -> Iterator[Record]:
     """Records of every kind of request on one dataset, those that are `done` left out."""
     base: Record = {"dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": model, "seed": seed}
     compare: LogisticRequests | MlpRequests | None = None
@@ -216,9 +223,11 @@ class LogisticRequests:
         moved = float(np.linalg.norm(self.u.theta - own.theta))
         same = copy.deepcopy(after.head).canonical().tobytes() == own.theta.tobytes()
         facts: Record = {
-            "own_rho": relative(found, own.theta, moved), "own_equal": bool(same), "refresh_seconds": None,
+            "own_rho": relative(found, own.theta, moved),
+            "own_equal": bool(same),
+            "refresh_seconds": None,
             "refreshed_rho": None,
-        }  # fmt: skip
+        }
         if after.due is not None:
             begin = time.perf_counter()
             after.refresh()
@@ -300,7 +309,7 @@ def shifts(u: L2UL, table: ArrayTable) -> Vector:
 
 def measure_grid(
     dataset: str, source: str, train: ArrayTable, draws: int, done: Done, seed: int = 1
-) -> Iterator[Record]:  # fmt: skip
+) -> Iterator[Record]:
     """rho of one row, and how many single requests leave the cell, for widths around those of the rule."""
     todo = [(f, draw) for f in FACTORS for draw in range(draws) if not done(factor=f, draw=draw)]
     if not todo:
@@ -316,9 +325,18 @@ def measure_grid(
         head.forget(Rows(*train.take(row), None, row))
         target = np.asarray(model.fit(train.without(row), start=theta, tol=0.0).theta)
         yield {
-            "dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": "lr", "method": DEFAULT, "r": 1,
-            "seed": seed, "factor": factor, "draw": draw,
+            "dataset": dataset,
+            "source": source,
+            "n": train.n,
+            "d": train.d,
+            "model": "lr",
+            "method": DEFAULT,
+            "r": 1,
+            "seed": seed,
+            "factor": factor,
+            "draw": draw,
             "rho": relative(head.theta, target, float(np.linalg.norm(theta - target))),
             "crossing": float(np.mean(1.0 - np.prod(1.0 - np.minimum(moves / h, 1.0), axis=1))),
-            "narrowest": float(h.min()), "widest": float(h.max()),
-        }  # fmt: skip
+            "narrowest": float(h.min()),
+            "widest": float(h.max()),
+        }

@@ -94,7 +94,7 @@ def saved(u: L2UL, scratch: Path) -> tuple[str, bytes]:
 
 def measure(
     dataset: str, source: str, train: ArrayTable, test: ArrayTable, cases: int, scratch: Path, done: Done, seed: int = 1
-) -> Iterator[Record]:  # fmt: skip
+) -> Iterator[Record]:
     """Records of `cases` sequences of requests on one dataset, each with every check."""
     todo = [(case, check) for case in range(cases) for check in CHECKS if not done(case=case, check=check)]
     if not todo:
@@ -106,16 +106,32 @@ def measure(
         parts = schedule(ids, rng)
         found = _check(u, train, test, check, ids, parts, rng, scratch, seed)
         yield {
-            "dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": "lr", "check": check,
-            "method": "nothing" if check == "nothing" else DEFAULT, "case": case, "seed": seed, "r": ids.size,
-            "requests": len(parts), **found,
-        }  # fmt: skip
+            "dataset": dataset,
+            "source": source,
+            "n": train.n,
+            "d": train.d,
+            "model": "lr",
+            "check": check,
+            "method": "nothing" if check == "nothing" else DEFAULT,
+            "case": case,
+            "seed": seed,
+            "r": ids.size,
+            "requests": len(parts),
+            **found,
+        }
 
 
 def _check(
-    u: L2UL, train: ArrayTable, test: ArrayTable, check: str, ids: Ids, parts: list[Ids], rng: np.random.Generator,
-    scratch: Path, seed: int,
-) -> Record:  # fmt: skip
+    u: L2UL,
+    train: ArrayTable,
+    test: ArrayTable,
+    check: str,
+    ids: Ids,
+    parts: list[Ids],
+    rng: np.random.Generator,
+    scratch: Path,
+    seed: int,
+) -> Record:
     mine = u.copy() if check == "nothing" else forget(u.copy(), parts)
     record: Record = {"due": mine.due is not None, "same_point": True, "sums_equal": None}
     if check in ("nothing", "without"):
@@ -138,9 +154,11 @@ def _check(
         record["sums_equal"] = bool(mine.head.sums.tobytes() == twin.head.sums.tobytes())
     (digest, theta), (other_digest, other_theta) = saved(mine, scratch), saved(twin, scratch)
     return record | {
-        "file_equal": digest == other_digest, "theta_equal": theta == other_theta, "sha256": digest,
+        "file_equal": digest == other_digest,
+        "theta_equal": theta == other_theta,
+        "sha256": digest,
         "other_sha256": other_digest,
-    }  # fmt: skip
+    }
 
 
 # Reconstruction ------------------------------------------------------------------------------------------------------
@@ -179,9 +197,18 @@ SAVED, DEFERRED, BOTH = SCENES = ("saved", "deferred", "before and after")
 
 
 def measure_reconstruction(
-    subject: Subject, dataset: str, source: str, train: ArrayTable, path: Path, m: int, draws: int,
-    scenes: tuple[str, ...], scratch: Path, done: Done, seed: int = 1,
-) -> Iterator[Record]:  # fmt: skip
+    subject: Subject,
+    dataset: str,
+    source: str,
+    train: ArrayTable,
+    path: Path,
+    m: int,
+    draws: int,
+    scenes: tuple[str, ...],
+    scratch: Path,
+    done: Done,
+    seed: int = 1,
+) -> Iterator[Record]:
     """One row is forgotten, the directory saved, and every attack tried on it; `path` is the dataset file."""
     from l2ul_fast.unlearner.reconstruct import INHERENT, reconstruct, verdict
 
@@ -195,9 +222,16 @@ def measure_reconstruction(
         u = u.fit(path) if subject.file else u.fit(train.X, train.y)
         u.save(before)
         facts: Record = {
-            "dataset": dataset, "source": source, "n": u.n, "d": u.d, "model": subject.model, "method": subject.method,
-            "how": subject.how, "r": 1, "seed": seed,
-        }  # fmt: skip
+            "dataset": dataset,
+            "source": source,
+            "n": u.n,
+            "d": u.d,
+            "model": subject.model,
+            "method": subject.method,
+            "how": subject.how,
+            "r": 1,
+            "seed": seed,
+        }
         present = np.flatnonzero(u.status == PRESENT)
         data = None if subject.options.get("store_rows", True) else (train.X, train.y)
         for draw, scene in todo:
@@ -217,10 +251,15 @@ def measure_reconstruction(
                 best = min(known, key=lambda a: a.error or 0.0, default=best)
             error = None if best is None else best.error
             yield {
-                **facts, "scene": scene, "draw": draw, "attack": None if best is None else best.name, "error": error,
-                "chance": said.chance, "attacks": len(found),
+                **facts,
+                "scene": scene,
+                "draw": draw,
+                "attack": None if best is None else best.name,
+                "error": error,
+                "chance": said.chance,
+                "attacks": len(found),
                 "ratio": error / said.chance if error is not None and said.chance else None,
-            }  # fmt: skip
+            }
 
 
 def _row_not_due(directory: Path, train: ArrayTable, order: NDArray[np.int64]) -> int:

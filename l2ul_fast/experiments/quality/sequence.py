@@ -38,16 +38,43 @@ from l2ul_fast.unlearner.result import finite
 
 POINTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 PROFILES: dict[str, Numbers] = {
-    "quick": {"lr": ("magic",), "mlp": ("magic",), "rows": {"lr": 8000, "mlp": 5000}, "m": 200, "s": 1000,
-              "anchor_rows": 500, "requests": 50, "r": {"lr": (1, 10), "mlp": (1,)}, "every": 20,
-              "seeds": {"lr": 3, "mlp": 1}},
-    "paper": {"lr": ("magic", "adult", "covtype", "higgs"), "mlp": ("magic", "adult"),
-              "rows": {"lr": None, "mlp": 60_000}, "m": 1000, "s": None, "anchor_rows": None, "requests": 100,
-              "r": {"lr": (1, 10), "mlp": (1, 10)}, "every": 50, "seeds": {"lr": 10, "mlp": 3}},
-    "full": {"lr": ("magic", "adult", "covtype", "higgs"), "mlp": ("magic", "adult", "higgs"),
-             "rows": {"lr": None, "mlp": 60_000}, "m": 1000, "s": None, "anchor_rows": None, "requests": 1000,
-             "r": {"lr": (1, 10), "mlp": (1, 10)}, "every": 100, "seeds": {"lr": 10, "mlp": 10}},
-}  # fmt: skip
+    "quick": {
+        "lr": ("magic",),
+        "mlp": ("magic",),
+        "rows": {"lr": 8000, "mlp": 5000},
+        "m": 200,
+        "s": 1000,
+        "anchor_rows": 500,
+        "requests": 50,
+        "r": {"lr": (1, 10), "mlp": (1,)},
+        "every": 20,
+        "seeds": {"lr": 3, "mlp": 1},
+    },
+    "paper": {
+        "lr": ("magic", "adult", "covtype", "higgs"),
+        "mlp": ("magic", "adult"),
+        "rows": {"lr": None, "mlp": 60_000},
+        "m": 1000,
+        "s": None,
+        "anchor_rows": None,
+        "requests": 100,
+        "r": {"lr": (1, 10), "mlp": (1, 10)},
+        "every": 50,
+        "seeds": {"lr": 10, "mlp": 3},
+    },
+    "full": {
+        "lr": ("magic", "adult", "covtype", "higgs"),
+        "mlp": ("magic", "adult", "higgs"),
+        "rows": {"lr": None, "mlp": 60_000},
+        "m": 1000,
+        "s": None,
+        "anchor_rows": None,
+        "requests": 1000,
+        "r": {"lr": (1, 10), "mlp": (1, 10)},
+        "every": 100,
+        "seeds": {"lr": 10, "mlp": 10},
+    },
+}
 REFRESHED = "l2ul-refreshed"
 #: Method -> arguments of L2UL. The MLP's stream leaves the paper's heads out: their rho is in the hundreds at once.
 STREAMS: dict[str, dict[str, Any]] = {DEFAULT: {}, REFRESHED: {}, **HEADS}
@@ -87,11 +114,14 @@ def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numb
         names = [method, "nothing", "retrain"] if method == DEFAULT else [method]
         names = [name for name in names if not done(name, count)]
         facts: Record = {
-            "requests": count, "forgotten": count * plan["r"], "unlearn_seconds": float(np.median(seconds)),
-            "unlearn_seconds_max": max(seconds), "refreshes": len(again),
+            "requests": count,
+            "forgotten": count * plan["r"],
+            "unlearn_seconds": float(np.median(seconds)),
+            "unlearn_seconds_max": max(seconds),
+            "refreshes": len(again),
             "refresh_seconds": float(np.median(again)) if again else None,
             **finite({"error": found.error, "due": found.due is not None}),
-        }  # fmt: skip
+        }
         seconds = []
         if not names:
             continue
@@ -105,9 +135,12 @@ def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numb
                 taken = once(lambda left=left: Retrain().prepare(left, u.model, plan["seed"]))  # type: ignore[misc]
                 facts |= {"unlearn_seconds": taken, "unlearn_seconds_max": taken}
             yield {
-                "method": name, **facts, "drift": float(np.linalg.norm(at - target)), "residual": u.residual(at),
+                "method": name,
+                **facts,
+                "drift": float(np.linalg.norm(at - target)),
+                "residual": u.residual(at),
                 **score(u.model, at, start, target, test),
-            }  # fmt: skip
+            }
 
 
 def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:

@@ -42,28 +42,66 @@ PARTS = ("identity", "rho-lr", "rho-mlp", "grid", "latency", "times", "slow-down
 #: of every kind of request. latency: {shape: rows}, rounds of 100 calls each. attacked: rows of a reconstructed model.
 PROFILES: dict[str, dict[str, Any]] = {
     "quick": {
-        "parts": tuple(part for part in PARTS if part != "pairs"), "datasets": ("magic", "adult"), "rows": 40_000,
-        "cases": 5, "draws": 3, "mlp": (("magic", 20_000),), "mlp_draws": 1,
-        "latency": {"magic": 19_000, "higgs": 40_000}, "rounds": 20, "stream": 20_000, "stream_rows": 60_000,
-        "durable": (10_000, 100_000), "durable_draws": 20,
-        "times": {"lr": ("magic",), "mlp": ("magic",)}, "heads": (DEFAULT,), "sizes": (1, 100), "times_draws": 2,
-        "m": 200, "slow": ("magic",), "requests": 1000, "attacked": 1_500, "attacks": 1,
-        "attacked_models": ("lr",), "scenes": (unlearn_identity.SAVED,),
-        "fit_rows": 200_000, "sums_rows": 100_000, "repeats": 3, "pairs": 200,
+        "parts": tuple(part for part in PARTS if part != "pairs"),
+        "datasets": ("magic", "adult"),
+        "rows": 40_000,
+        "cases": 5,
+        "draws": 3,
+        "mlp": (("magic", 20_000),),
+        "mlp_draws": 1,
+        "latency": {"magic": 19_000, "higgs": 40_000},
+        "rounds": 20,
+        "stream": 20_000,
+        "stream_rows": 60_000,
+        "durable": (10_000, 100_000),
+        "durable_draws": 20,
+        "times": {"lr": ("magic",), "mlp": ("magic",)},
+        "heads": (DEFAULT,),
+        "sizes": (1, 100),
+        "times_draws": 2,
+        "m": 200,
+        "slow": ("magic",),
+        "requests": 1000,
+        "attacked": 1_500,
+        "attacks": 1,
+        "attacked_models": ("lr",),
+        "scenes": (unlearn_identity.SAVED,),
+        "fit_rows": 200_000,
+        "sums_rows": 100_000,
+        "repeats": 3,
+        "pairs": 200,
     },
     "full": {
-        "parts": PARTS, "datasets": DATASETS, "rows": 600_000,
-        "cases": 20, "draws": 10, "mlp_draws": 10,
+        "parts": PARTS,
+        "datasets": DATASETS,
+        "rows": 600_000,
+        "cases": 20,
+        "draws": 10,
+        "mlp_draws": 10,
         "mlp": (("magic", 600_000), ("adult", 600_000), ("higgs", 600_000), ("higgs", 20_000), ("covtype", 25_000)),
-        "latency": {"magic": 19_000, "higgs": 1_000_000, "covtype": 200_000, "sepsis": 40_000}, "rounds": 100,
-        "stream": 100_000, "stream_rows": 1_000_000, "durable": (10_000, 100_000, 1_000_000), "durable_draws": 100,
-        "times": {"lr": ("magic", "higgs"), "mlp": ("magic",)}, "sizes": (1, 100, 1000), "heads": tuple(HEADS),
-        "times_draws": 5, "m": 1000, "slow": ("magic", "adult", "skin", "susy", "higgs"), "requests": 1000,
+        "latency": {"magic": 19_000, "higgs": 1_000_000, "covtype": 200_000, "sepsis": 40_000},
+        "rounds": 100,
+        "stream": 100_000,
+        "stream_rows": 1_000_000,
+        "durable": (10_000, 100_000, 1_000_000),
+        "durable_draws": 100,
+        "times": {"lr": ("magic", "higgs"), "mlp": ("magic",)},
+        "sizes": (1, 100, 1000),
+        "heads": tuple(HEADS),
+        "times_draws": 5,
+        "m": 1000,
+        "slow": ("magic", "adult", "skin", "susy", "higgs"),
+        "requests": 1000,
         "attacked": 3_000,
-        "attacks": 3, "attacked_models": ("lr", "mlp"), "scenes": unlearn_identity.SCENES,
-        "fit_rows": 11_000_000, "sums_rows": 1_000_000, "repeats": 5, "pairs": 1000,
+        "attacks": 3,
+        "attacked_models": ("lr", "mlp"),
+        "scenes": unlearn_identity.SCENES,
+        "fit_rows": 11_000_000,
+        "sums_rows": 1_000_000,
+        "repeats": 5,
+        "pairs": 1000,
     },
-}  # fmt: skip
+}
 #: Bytes of rows above which only a quarter of the identity's cases are run: each saves two directories.
 LARGE = 40_000_000
 
@@ -119,9 +157,17 @@ def run_all(
 def jobs(setting: Setting, parts: tuple[str, ...], scratch: Path) -> list[Job]:
     """The jobs of these parts; scratch is for directories that are saved and deleted."""
     makers: dict[str, Callable[[Setting, Path], Iterator[Job]]] = {
-        "identity": _identity, "rho-lr": _rho_lr, "rho-mlp": _rho_mlp, "grid": _grid, "latency": _latency,
-        "times": _times, "slow-down": _slow, "reconstruction": _reconstruction, "fit": _fit, "pairs": _pairs,
-    }  # fmt: skip
+        "identity": _identity,
+        "rho-lr": _rho_lr,
+        "rho-mlp": _rho_mlp,
+        "grid": _grid,
+        "latency": _latency,
+        "times": _times,
+        "slow-down": _slow,
+        "reconstruction": _reconstruction,
+        "fit": _fit,
+        "pairs": _pairs,
+    }
     return [job for part in parts for job in makers[part](setting, scratch)]
 
 
@@ -204,9 +250,19 @@ def _times(setting: Setting, scratch: Path) -> Iterator[Job]:
                 if model == "mlp":
                     train = some_rows(train, 60_000)
                 return unlearn_latency.measure_times(
-                    name, label, train, model, facts["heads"], facts["m"], facts["sizes"], facts["times_draws"],
-                    scratch, available, done, setting.seed,
-                )  # fmt: skip
+                    name,
+                    label,
+                    train,
+                    model,
+                    facts["heads"],
+                    facts["m"],
+                    facts["sizes"],
+                    facts["times_draws"],
+                    scratch,
+                    available,
+                    done,
+                    setting.seed,
+                )
 
             yield Job(unlearn_latency.TIMES, f"{name} {model}", measure, 10.0 if model == "lr" else 30.0)
 
@@ -235,9 +291,18 @@ def _reconstruction(setting: Setting, scratch: Path) -> Iterator[Job]:
             label, train, _ = setting.tables(name, facts["rows"])
             path = dataset_file(name, facts["rows"], setting.raw_dir, setting.folder)
             return unlearn_identity.measure_reconstruction(
-                subject, name, label, some_rows(train, facts["attacked"]), path, facts["m"], facts["attacks"],
-                facts["scenes"], scratch, done, setting.seed,
-            )  # fmt: skip
+                subject,
+                name,
+                label,
+                some_rows(train, facts["attacked"]),
+                path,
+                facts["m"],
+                facts["attacks"],
+                facts["scenes"],
+                scratch,
+                done,
+                setting.seed,
+            )
 
         title = f"{subject.model} {subject.method} {subject.how}"
         yield Job(unlearn_identity.RECONSTRUCTION, title, measure, 3.0 if subject.model == "lr" else 15.0)

@@ -35,9 +35,13 @@ def make_rows(n: int, d: int, seed: int = 0) -> ArrayTable:
 
 
 def measure_lr(
-    n: int = 1_000_000, d: int = 28, threads: int = 2, repeats: int = 3, tol: float = 1e-8,
+    n: int = 1_000_000,
+    d: int = 28,
+    threads: int = 2,
+    repeats: int = 3,
+    tol: float = 1e-8,
     solvers: tuple[str, ...] = ("newton-cholesky", "lbfgs"),
-) -> list[Record]:  # fmt: skip
+) -> list[Record]:
     """Records of a cold fit of all rows: method, seconds, gradient_norm reached, ratio to ours."""
     from sklearn.linear_model import LogisticRegression
 
@@ -66,12 +70,15 @@ def measure_lr(
     base = {"experiment": "retrain-speed", "model": "lr", "n": n, "d": d, "threads": threads, "tol": tol}
     return [
         {
-            **base, "method": name, "seconds": times[name].median, "spread": times[name].spread,
+            **base,
+            "method": name,
+            "seconds": times[name].median,
+            "spread": times[name].spread,
             "gradient_norm": float(np.abs(model.gradient(np.asarray(found[name]), table.X, table.y)).max()),
             "ratio": times[name].median / times["ours"].median,
         }
         for name in calls
-    ]  # fmt: skip
+    ]
 
 
 def torch_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Recipe) -> NDArray[np.float64]:
@@ -104,9 +111,17 @@ def sklearn_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: R
 
     d = table.d
     peer = MLPClassifier(
-        (h,), activation="tanh", alpha=LAM * recipe.batch, batch_size=recipe.batch, learning_rate_init=recipe.rate,
-        max_iter=1, n_iter_no_change=10**6, tol=0.0, random_state=0, warm_start=True,
-    )  # fmt: skip
+        (h,),
+        activation="tanh",
+        alpha=LAM * recipe.batch,
+        batch_size=recipe.batch,
+        learning_rate_init=recipe.rate,
+        max_iter=1,
+        n_iter_no_change=10**6,
+        tol=0.0,
+        random_state=0,
+        warm_start=True,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer.fit(table.X[: recipe.batch], table.y[: recipe.batch])  # makes the arrays; then our start goes in
@@ -120,9 +135,15 @@ def sklearn_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: R
 
 
 def measure_mlp(
-    n: int = 200_000, d: int = 28, h: int = 10, epochs: int = 2, batch: int = 128, threads: int = 2, repeats: int = 3,
+    n: int = 200_000,
+    d: int = 28,
+    h: int = 10,
+    epochs: int = 2,
+    batch: int = 128,
+    threads: int = 2,
+    repeats: int = 3,
     peers: tuple[str, ...] = ("torch", "torch, 1 thread", "sklearn"),
-) -> list[Record]:  # fmt: skip
+) -> list[Record]:
     """Records of an Adam run: method, seconds, loss reached (objective over all rows), ratio to ours."""
     if "torch" in peers:
         import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
@@ -146,8 +167,11 @@ def measure_mlp(
             found["torch, 1 thread"] = found["torch"]
 
     known: dict[str, Callable[[], object]] = {
-        "ours": ours, "torch": torch_run, "torch, 1 thread": torch_alone, "sklearn": sklearn_run,
-    }  # fmt: skip
+        "ours": ours,
+        "torch": torch_run,
+        "torch, 1 thread": torch_alone,
+        "sklearn": sklearn_run,
+    }
     with thread_budget(threads):
         small = make_rows(500, d)
         Retrain(solver="minibatch", recipe=recipe).prepare(small, model, 0)
@@ -155,17 +179,26 @@ def measure_mlp(
             torch_mlp(small, model.start(0), h, recipe)
         times = interleave({name: known[name] for name in ("ours", *peers)}, repeats)
     base = {
-        "experiment": "retrain-speed", "model": "mlp", "n": n, "d": d, "h": h, "epochs": epochs, "batch": batch,
+        "experiment": "retrain-speed",
+        "model": "mlp",
+        "n": n,
+        "d": d,
+        "h": h,
+        "epochs": epochs,
+        "batch": batch,
         "threads": threads,
-    }  # fmt: skip
+    }
     return [
         {
-            **base, "method": name, "seconds": times[name].median, "spread": times[name].spread,
+            **base,
+            "method": name,
+            "seconds": times[name].median,
+            "spread": times[name].spread,
             "loss": model.loss(np.asarray(found[name]), table.X, table.y),
             "ratio": times[name].median / times["ours"].median,
         }
         for name in ("ours", *peers)
-    ]  # fmt: skip
+    ]
 
 
 #: Calls of a request timed together: a turn should last about as long as the gradients it is compared with, so that
@@ -209,11 +242,21 @@ def measure_overhead(
             if name == "fyemu":
                 arithmetic += times["noise"].median
             records.append(
-                {"experiment": "baseline-overhead", "model": model_name, "method": name, "n": n, "d": d,
-                 "r": len(forget), "threads": threads, "seconds": times["request"].median,
-                 "spread": times["request"].spread, "visits": visits, "arithmetic_seconds": arithmetic,
-                 "overhead": times["request"].median / arithmetic - 1}
-            )  # fmt: skip
+                {
+                    "experiment": "baseline-overhead",
+                    "model": model_name,
+                    "method": name,
+                    "n": n,
+                    "d": d,
+                    "r": len(forget),
+                    "threads": threads,
+                    "seconds": times["request"].median,
+                    "spread": times["request"].spread,
+                    "visits": visits,
+                    "arithmetic_seconds": arithmetic,
+                    "overhead": times["request"].median / arithmetic - 1,
+                }
+            )
     return records
 
 

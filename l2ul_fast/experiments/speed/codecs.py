@@ -43,9 +43,13 @@ def measure_codecs(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record
     times = interleave(calls, repeats)
     for codec in CODECS:
         record: Record = {
-            "experiment": "codec", "dataset": "higgs", "source": "stand-in", "n": rows, "method": codec,
+            "experiment": "codec",
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": rows,
+            "method": codec,
             "bytes_share": paths[codec].stat().st_size / paths["none"].stat().st_size,
-        }  # fmt: skip
+        }
         for what in ("write", "read", "stream"):
             taken = times[f"{what} {codec}"]
             record[f"{what}_seconds"] = taken.median

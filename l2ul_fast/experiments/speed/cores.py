@@ -85,11 +85,21 @@ def measure(setting: Setting, numbers: Numbers, done: Done) -> Iterator[Record]:
         amount, unit = work.get(task, (1, "requests"))
         request = task.startswith("request")
         record: Record = {
-            "dataset": "higgs", "source": "stand-in", "n": table.n, "d": table.d, "model": "lr", "task": task,
-            "method": DEFAULT if request else task, "r": {"request": 1, "request 1000": R}.get(task),
-            "seed": setting.seed, "threads": setting.threads, "seconds": times[task].median,
-            "spread": times[task].spread, "rate": amount / times[task].median, "unit": f"{unit}/s",
-        }  # fmt: skip
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": table.n,
+            "d": table.d,
+            "model": "lr",
+            "task": task,
+            "method": DEFAULT if request else task,
+            "r": {"request": 1, "request 1000": R}.get(task),
+            "seed": setting.seed,
+            "threads": setting.threads,
+            "seconds": times[task].median,
+            "spread": times[task].spread,
+            "rate": amount / times[task].median,
+            "unit": f"{unit}/s",
+        }
         if request or task == "retrain":
             record["unlearn_seconds"] = times[task].median
         yield record

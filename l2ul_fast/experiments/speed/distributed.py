@@ -107,9 +107,13 @@ def measure_tasks(client: Any, workers: int, repeats: int) -> Record:
     seconds = float(np.median([once(call) for _ in range(repeats)]))
     moved = (scheduler_bytes(client) - before) / repeats
     return {
-        "experiment": "distributed-tasks", "method": "empty task", "tasks": EMPTY, "workers": workers,
-        "seconds_per_task": seconds / EMPTY, "scheduler_bytes_per_task": moved / EMPTY,
-    }  # fmt: skip
+        "experiment": "distributed-tasks",
+        "method": "empty task",
+        "tasks": EMPTY,
+        "workers": workers,
+        "seconds_per_task": seconds / EMPTY,
+        "scheduler_bytes_per_task": moved / EMPTY,
+    }
 
 
 def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> Iterator[Record]:
@@ -118,9 +122,15 @@ def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> I
     manifest = distributed.describe_shards(next(iter(clients.values())), paths)
     t, psi, d, n = partitions.n_partitions, partitions.n_seeds, manifest.d, manifest.n
     base = {
-        "experiment": "distributed-kme", "dataset": "higgs", "source": manifest.label, "n": n, "d": d, "t": t,
-        "psi": psi, "shards": len(paths),
-    }  # fmt: skip
+        "experiment": "distributed-kme",
+        "dataset": "higgs",
+        "source": manifest.label,
+        "n": n,
+        "d": d,
+        "t": t,
+        "psi": psi,
+        "shards": len(paths),
+    }
     expected = stream_counts(paths, partitions)
 
     def here(k: int) -> None:
@@ -140,9 +150,11 @@ def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> I
             name = f"workers {k} leaves {per_worker}"
             calls[name] = partial(there, k, leaves)
             facts[name] = {
-                "method": "workers" if leaves is None else "workers, other leaves", "workers": k, "threads": k,
+                "method": "workers" if leaves is None else "workers, other leaves",
+                "workers": k,
+                "threads": k,
                 "leaves": default if leaves is None else len(leaves),
-            }  # fmt: skip
+            }
     few = Path(paths[0]).with_name("few.h5")
     _write(few, 0, FEW)
     small = distributed.describe_shards(clients[max(clients)], [few])

@@ -88,9 +88,11 @@ def pair_turns(clients: dict[int, Any], table: FileTable, repeats: int, share: f
             work = _common(client, token(), model, table)
             parts = [plan.part(m * i // k, m * (i + 1) // k) for i in range(k)]
             client.gather(
-                [client.submit(_make_and_keep, part, work, pure=False, workers=[address])
-                 for part, address in zip(parts, client.scheduler_info()["workers"], strict=True)]
-            )  # fmt: skip
+                [
+                    client.submit(_make_and_keep, part, work, pure=False, workers=[address])
+                    for part, address in zip(parts, client.scheduler_info()["workers"], strict=True)
+                ]
+            )
 
         def multiply(k: int, of: int) -> None:
             client = clients[of]
@@ -138,19 +140,38 @@ def pair_records(client: Any, k: int, job: PairJob, table: FileTable, seconds: f
         _check_pairs(last[0], job.make())
     for of, taken in job.limits.items():
         yield {
-            "experiment": "distributed-limit", "model": job.name, "m": job.m, "method": "only multiply", "workers": of,
-            "threads": of, "wall_seconds": taken.median, "efficiency": gain(job.limits[1], taken),
-            "rounds": len(taken.seconds), "stolen": job.stolen,
-        }  # fmt: skip
+            "experiment": "distributed-limit",
+            "model": job.name,
+            "m": job.m,
+            "method": "only multiply",
+            "workers": of,
+            "threads": of,
+            "wall_seconds": taken.median,
+            "efficiency": gain(job.limits[1], taken),
+            "rounds": len(taken.seconds),
+            "stolen": job.stolen,
+        }
     often = more if rounds else {name: job.times[name] for name in judged}
     for method, turns in job.times.items():
         taken, beside = (often[method], often["one process"]) if method in often else (turns, job.times["one process"])
         what, of = ("one process", 1) if method == "one process" else (method.split()[0], int(method.split()[1]))
         yield {
-            "experiment": "distributed-pairs", "dataset": "higgs", "source": table.label, "n": table.n, "d": table.d,
-            "model": job.name, "m": job.m, "s": job.s, "method": what, "workers": 0 if method == "one process" else of,
-            "threads": of, "wall_seconds": taken.median, "spread": taken.spread, "rounds": len(taken.seconds),
-            "beside_seconds": beside.median, "efficiency": gain(beside, taken) / of,
+            "experiment": "distributed-pairs",
+            "dataset": "higgs",
+            "source": table.label,
+            "n": table.n,
+            "d": table.d,
+            "model": job.name,
+            "m": job.m,
+            "s": job.s,
+            "method": what,
+            "workers": 0 if method == "one process" else of,
+            "threads": of,
+            "wall_seconds": taken.median,
+            "spread": taken.spread,
+            "rounds": len(taken.seconds),
+            "beside_seconds": beside.median,
+            "efficiency": gain(beside, taken) / of,
             "half_of_rounds": list(np.percentile(gains(beside, taken) / of, [25, 75])),
             "of_one_worker": gain(job.times["workers 1"], turns) / of,
-        }  # fmt: skip
+        }

@@ -71,9 +71,15 @@ def measure_cell(
 ) -> Iterator[Record]:
     """Records of one cell of the grid: every candidate with its rate, or with why it is missing."""
     base: Record = {
-        "experiment": "kernels", "dataset": "synthetic", "source": "synthetic:standard normal", "d": d, "psi": psi,
-        "t": T, "threads": k, "dtype": "float32",
-    }  # fmt: skip
+        "experiment": "kernels",
+        "dataset": "synthetic",
+        "source": "synthetic:standard normal",
+        "d": d,
+        "psi": psi,
+        "t": T,
+        "threads": k,
+        "dtype": "float32",
+    }
     rng = np.random.default_rng([d, psi])
     most = int(np.clip(OUR_SECONDS * 80e9 * k / (2 * d * psi * T), 2048, 400_000))
     X = rng.standard_normal((most, d), dtype=np.float32)
@@ -122,10 +128,17 @@ def measure_cell(
     for name, taken in times.items():
         rate = work[name] / taken.median
         yield {
-            **base, "method": name, "status": "ok", "n": rows[name], "seconds": taken.seconds, "spread": taken.spread,
-            "gflops": rate / 1e9, "of_peak": rate / peak, "rows_per_second": rate / flops if rows[name] else None,
+            **base,
+            "method": name,
+            "status": "ok",
+            "n": rows[name],
+            "seconds": taken.seconds,
+            "spread": taken.spread,
+            "gflops": rate / 1e9,
+            "of_peak": rate / peak,
+            "rows_per_second": rate / flops if rows[name] else None,
             **extra[name],
-        }  # fmt: skip
+        }
 
 
 COLD = """
@@ -158,9 +171,12 @@ def cold_start(repeats: int = 5) -> Iterator[Record]:
     with tempfile.TemporaryDirectory() as folder:
         for state in ["cold"] + ["cached"] * repeats:
             done = subprocess.run(
-                [sys.executable, "-c", COLD], env={**os.environ, "NUMBA_CACHE_DIR": folder}, capture_output=True,
-                text=True, check=True,
-            )  # fmt: skip
+                [sys.executable, "-c", COLD],
+                env={**os.environ, "NUMBA_CACHE_DIR": folder},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             yield {"experiment": "cold-start", "method": state, "status": "ok", **json.loads(done.stdout)}
 
 
@@ -211,9 +227,15 @@ def _check_cost(repeats: int) -> Record:
         finally:
             tile.CHECK_VALUES = True
     return {
-        "experiment": "nan-check", "method": "cell_counts", "status": "ok", "d": 28, "psi": 4, "threads": 1,
-        "cost": times["with"].median / times["without"].median - 1, "spread": times["with"].spread,
-    }  # fmt: skip
+        "experiment": "nan-check",
+        "method": "cell_counts",
+        "status": "ok",
+        "d": 28,
+        "psi": 4,
+        "threads": 1,
+        "cost": times["with"].median / times["without"].median - 1,
+        "spread": times["with"].spread,
+    }
 
 
 def run_grid(

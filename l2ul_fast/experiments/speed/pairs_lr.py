@@ -83,9 +83,17 @@ def measure(m: int = 1000, s: int = 1000, d: int = 28, threads: int = 2, repeats
         times = interleave(calls, repeats, {"newton": inner, "newton-1e-10": inner})
     return [
         {
-            "experiment": "pairs-lr", "method": name, "m": m, "s": s, "d": d, "threads": threads,
-            "seconds": t.median, "spread": t.spread, "ratio": t.median / times["newton"].median,
-            "norm_median": float(np.median(norms[name])), "norm_max": float(norms[name].max()),
+            "experiment": "pairs-lr",
+            "method": name,
+            "m": m,
+            "s": s,
+            "d": d,
+            "threads": threads,
+            "seconds": t.median,
+            "spread": t.spread,
+            "ratio": t.median / times["newton"].median,
+            "norm_median": float(np.median(norms[name])),
+            "norm_max": float(norms[name].max()),
         }
         for name, t in times.items()
-    ]  # fmt: skip
+    ]

@@ -47,9 +47,17 @@ def sklearn_pairs(X: Any, y: Any, ids: Any, n_forget: Any, epochs: tuple[int, in
 
     def pair(rows: Any, r: int) -> list[NDArray[np.float64]]:
         peer = MLPClassifier(
-            (H,), activation="tanh", alpha=LAM * BATCH, batch_size=BATCH, learning_rate_init=RATE, max_iter=epochs[0],
-            n_iter_no_change=10**6, tol=0.0, warm_start=True, random_state=0,
-        )  # fmt: skip
+            (H,),
+            activation="tanh",
+            alpha=LAM * BATCH,
+            batch_size=BATCH,
+            learning_rate_init=RATE,
+            max_iter=epochs[0],
+            n_iter_no_change=10**6,
+            tol=0.0,
+            warm_start=True,
+            random_state=0,
+        )
         out = []
         for chosen, count, rate in ((rows, epochs[0], RATE), (rows[r:], epochs[1], RATE_RETAINED)):
             peer.set_params(max_iter=count, learning_rate_init=rate)
@@ -132,9 +140,16 @@ def measure(
 
     def ours() -> None:
         fits = model.fit_pairs(
-            X, y, ids, n_forget, epochs=EPOCHS, epochs_retained=EPOCHS_RETAINED, batch=BATCH, rate=RATE,
+            X,
+            y,
+            ids,
+            n_forget,
+            epochs=EPOCHS,
+            epochs_retained=EPOCHS_RETAINED,
+            batch=BATCH,
+            rate=RATE,
             rate_retained=RATE_RETAINED,
-        )  # fmt: skip
+        )
         thetas["ours"] = np.stack([fits.theta, fits.theta_r], axis=1)
 
     def sklearn() -> None:
@@ -162,8 +177,21 @@ def measure(
             same = mean_losses(model, thetas["ours"][:k], X, y, ids[:k], n_forget[:k])
             seconds = times[name].median * m / k
             records.append(
-                {"experiment": "pairs_mlp", "method": name, "m": m, "s": s, "d": d, "threads": threads, "pairs": k,
-                 "seconds": seconds, "spread": times[name].spread, "loss": full, "loss_retained": rest,
-                 "loss_ours": same[0], "loss_ours_retained": same[1], "ratio": seconds / (times["ours"].median)}
-            )  # fmt: skip
+                {
+                    "experiment": "pairs_mlp",
+                    "method": name,
+                    "m": m,
+                    "s": s,
+                    "d": d,
+                    "threads": threads,
+                    "pairs": k,
+                    "seconds": seconds,
+                    "spread": times[name].spread,
+                    "loss": full,
+                    "loss_retained": rest,
+                    "loss_ours": same[0],
+                    "loss_ours_retained": same[1],
+                    "ratio": seconds / (times["ours"].median),
+                }
+            )
     return records

@@ -218,10 +218,17 @@ def measure_flat(n: int, requests: int, done: Done) -> Iterator[Record]:
         for block in range(BLOCKS):
             if not done(order=order, block=block):
                 yield {
-                    "dataset": "higgs", "source": "stand-in", "n": n, "d": X.shape[1], "model": "lr", "method": DEFAULT,
-                    "order": order, "block": block, "first": block * size,
+                    "dataset": "higgs",
+                    "source": "stand-in",
+                    "n": n,
+                    "d": X.shape[1],
+                    "model": "lr",
+                    "method": DEFAULT,
+                    "order": order,
+                    "block": block,
+                    "first": block * size,
                     **summary(1e-9 * seconds[block * size : (block + 1) * size]),
-                }  # fmt: skip
+                }
 
 
 # Until erased --------------------------------------------------------------------------------------------------------
@@ -244,9 +251,19 @@ def heads_of(model: str, methods: tuple[str, ...]) -> list[tuple[str, dict[str, 
 
 
 def measure_times(
-    dataset: str, source: str, train: ArrayTable, model: str, methods: tuple[str, ...], m: int, sizes: tuple[int, ...],
-    draws: int, folder: Path, available: Callable[[str, str], bool], done: Done, seed: int = 1,
-) -> Iterator[Record]:  # fmt: skip
+    dataset: str,
+    source: str,
+    train: ArrayTable,
+    model: str,
+    methods: tuple[str, ...],
+    m: int,
+    sizes: tuple[int, ...],
+    draws: int,
+    folder: Path,
+    available: Callable[[str, str], bool],
+    done: Done,
+    seed: int = 1,
+) -> Iterator[Record]:
     """Two times of the heads of these methods: until the model without the rows is usable, until they are erased.
 
     Erased: the request, and `save` into the directory the unlearner was saved to before. Retrain: the fit (an MLP's
@@ -258,9 +275,11 @@ def measure_times(
         head, order = options.get("head", "expansion"), options.get("order", 3 if model == "lr" else None)
         order = order if head == "expansion" else None
         todo = [
-            (r, draw) for r in sizes for draw in range(draws)
+            (r, draw)
+            for r in sizes
+            for draw in range(draws)
             if not done(method=method, order=order, r_asked=r, draw=draw)
-        ]  # fmt: skip
+        ]
         if not todo or not available(model, head):
             continue
         u = L2UL(model, random_state=seed, m=m, **options).fit(train.X, train.y)
@@ -270,9 +289,16 @@ def measure_times(
             ids, spare = _rows_of(train, r, draw, seed)
             answered, erased, due = _two_times(scratch, ids, spare, folder)
             yield {
-                **base, "method": method, "order": order, "r": ids.size, "r_asked": r, "draw": draw,
-                "answer_seconds": answered, "erased_seconds": erased, "due": due,
-            }  # fmt: skip
+                **base,
+                "method": method,
+                "order": order,
+                "r": ids.size,
+                "r_asked": r,
+                "draw": draw,
+                "answer_seconds": answered,
+                "erased_seconds": erased,
+                "due": due,
+            }
     if first is None and not available(model, "expansion"):
         return
     for r in sizes:
@@ -340,9 +366,17 @@ def measure_durable(n: int, draws: int, folder: Path, done: Done) -> Iterator[Re
             u.save(place, defer=True)
             seconds = time.perf_counter() - begin
             yield {
-                "dataset": "higgs", "source": "stand-in", "n": n, "d": X.shape[1], "model": "lr", "method": DEFAULT,
-                "r": 1, "draw": draw, "seconds": seconds, "plain_seconds": synced_write(Path(name) / f"plain-{draw}"),
-            }  # fmt: skip
+                "dataset": "higgs",
+                "source": "stand-in",
+                "n": n,
+                "d": X.shape[1],
+                "model": "lr",
+                "method": DEFAULT,
+                "r": 1,
+                "draw": draw,
+                "seconds": seconds,
+                "plain_seconds": synced_write(Path(name) / f"plain-{draw}"),
+            }
 
 
 # Slow-down attack ----------------------------------------------------------------------------------------------------
@@ -414,7 +448,7 @@ def few_of_a_class(table: ArrayTable, rows: int) -> ArrayTable:
 
 def measure_slow(
     dataset: str, source: str, train: ArrayTable, requests: int, done: Done, seed: int = 1
-) -> Iterator[Record]:  # fmt: skip
+) -> Iterator[Record]:
     """Single requests chosen to make the server work; what is due is refreshed at once, and its time counted apart."""
     requests = min(requests, train.n // 4)
     base: Record = {"dataset": dataset, "source": source, "d": train.d, "model": "lr", "r": 1, "seed": seed}
@@ -452,10 +486,14 @@ def _follow(u: L2UL, rows: Iterator[int]) -> Record:
             if result.due is not None:
                 refreshes.append(once(u.refresh))
     return {
-        "requests": len(seconds), **summary(np.array(seconds)), "tiers": tiers, "due": len(refreshes),
-        "refresh_seconds": float(sum(refreshes)), "largest_error": error if np.isfinite(error) else None,
+        "requests": len(seconds),
+        **summary(np.array(seconds)),
+        "tiers": tiers,
+        "due": len(refreshes),
+        "refresh_seconds": float(sum(refreshes)),
+        "largest_error": error if np.isfinite(error) else None,
         "refresh_p50": float(np.median(refreshes)) if refreshes else None,
-    }  # fmt: skip
+    }
 
 
 # Fit -----------------------------------------------------------------------------------------------------------------
@@ -484,11 +522,18 @@ def measure_fit(path: Path, repeats: int, done: Done) -> Iterator[Record]:
     for order, parts in made.items():
         name = f"{DEFAULT}, order {order}"
         yield {
-            "dataset": "higgs", "source": label, "n": n, "d": d, "model": "lr", "method": name, "order": order,
-            "seconds": times[name].median, "spread": times[name].spread,
+            "dataset": "higgs",
+            "source": label,
+            "n": n,
+            "d": d,
+            "model": "lr",
+            "method": name,
+            "order": order,
+            "seconds": times[name].median,
+            "spread": times[name].spread,
             "parts": {key: float(np.median([p[key] for p in parts])) for key in parts[0]},
             "ratio": times[name].median / times[f"{DEFAULT}, order 2"].median,
-        }  # fmt: skip
+        }
 
 
 def measure_sums(n: int, repeats: int, done: Done) -> Iterator[Record]:
@@ -518,7 +563,14 @@ def measure_sums(n: int, repeats: int, done: Done) -> Iterator[Record]:
     peer = times.get("tabmat sandwich")
     for name, taken in times.items():
         yield {
-            "dataset": "higgs", "source": "stand-in", "n": n, "d": X.shape[1], "model": "lr", "method": name,
-            "seconds": taken.median, "spread": taken.spread, "threads_used": 1,
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": n,
+            "d": X.shape[1],
+            "model": "lr",
+            "method": name,
+            "seconds": taken.median,
+            "spread": taken.spread,
+            "threads_used": 1,
             "ratio": None if peer is None else taken.median / peer.median,
-        }  # fmt: skip
+        }

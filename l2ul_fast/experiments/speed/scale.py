@@ -163,10 +163,18 @@ def measure(setting: Setting, numbers: Numbers, n: int, done: Done) -> Iterator[
             continue
         request, task = found["task"] == "request", found["task"]
         record: Record = {
-            "dataset": "higgs", "source": "stand-in", "n": n, "d": 28, "model": "lr", "r": 1 if request else None,
-            "method": DEFAULT if task in ("fit", "request") else task, "seed": setting.seed, **found,
-            "threads": setting.threads, "file_mib": large.stat().st_size / 2**20,
-        }  # fmt: skip
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": n,
+            "d": 28,
+            "model": "lr",
+            "r": 1 if request else None,
+            "method": DEFAULT if task in ("fit", "request") else task,
+            "seed": setting.seed,
+            **found,
+            "threads": setting.threads,
+            "file_mib": large.stat().st_size / 2**20,
+        }
         if request or task == "retrain":
             record["unlearn_seconds"] = found["seconds"]
         if not request:

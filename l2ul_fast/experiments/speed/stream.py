@@ -77,10 +77,20 @@ def measure_stream(path: Path, k: int, partitions: Partitions, repeats: int) -> 
     limit = max(seconds["read alone"], seconds["kernel alone"])
     for name, value in seconds.items():
         yield {
-            "experiment": "stream", "dataset": "higgs", "source": label, "n": n, "d": d, "t": partitions.n_partitions,
-            "psi": partitions.n_seeds, "threads": k, "method": name, "wall_seconds": value, "of_limit": value / limit,
-            "spread": times[name].spread, "rows_per_second": n / value,
-        }  # fmt: skip
+            "experiment": "stream",
+            "dataset": "higgs",
+            "source": label,
+            "n": n,
+            "d": d,
+            "t": partitions.n_partitions,
+            "psi": partitions.n_seeds,
+            "threads": k,
+            "method": name,
+            "wall_seconds": value,
+            "of_limit": value / limit,
+            "spread": times[name].spread,
+            "rows_per_second": n / value,
+        }
 
 
 def _until(items: Iterator[Any], rows: int) -> Iterator[Any]:
@@ -159,9 +169,15 @@ def measure_write(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]
     generate()  # compiled
     for name, taken in interleave(calls, repeats).items():
         yield {
-            "experiment": "write", "dataset": "higgs", "source": "stand-in", "n": rows, "method": name,
-            "wall_seconds": taken.median, "spread": taken.spread, "gb_per_second": size / taken.median / 1e9,
-        }  # fmt: skip
+            "experiment": "write",
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": rows,
+            "method": name,
+            "wall_seconds": taken.median,
+            "spread": taken.spread,
+            "gb_per_second": size / taken.median / 1e9,
+        }
     (folder / "noise").unlink()
     (folder / "noise.h5").unlink()
 
@@ -203,10 +219,17 @@ def measure_csv(folder: Path, rows: int, repeats: int = 3) -> Iterator[Record]:
         call()
     for name, taken in interleave({name: partial(counted, name) for name in calls}, repeats).items():
         yield {
-            "experiment": "csv", "dataset": "higgs", "source": "stand-in", "n": rows, "method": name,
-            "wall_seconds": taken.median, "spread": taken.spread, "cpu_seconds": float(np.median(cpu[name])),
-            "rows_per_second": rows / taken.median, "bytes": text.stat().st_size,
-        }  # fmt: skip
+            "experiment": "csv",
+            "dataset": "higgs",
+            "source": "stand-in",
+            "n": rows,
+            "method": name,
+            "wall_seconds": taken.median,
+            "spread": taken.spread,
+            "cpu_seconds": float(np.median(cpu[name])),
+            "rows_per_second": rows / taken.median,
+            "bytes": text.stat().st_size,
+        }
 
 
 def run_all(

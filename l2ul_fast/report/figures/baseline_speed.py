@@ -9,9 +9,12 @@ from l2ul_fast.report.common import number_text, pick, seconds_text
 
 #: (part, peer) -> how many times faster ours must be.
 GOALS = {
-    ("speed lr", "newton-cholesky"): 5.0, ("speed lr", "lbfgs"): 5.0, ("speed mlp", "torch"): 5.0,
-    ("speed mlp", "torch, 1 thread"): 5.0, ("speed mlp", "sklearn"): 10.0,
-}  # fmt: skip
+    ("speed lr", "newton-cholesky"): 5.0,
+    ("speed lr", "lbfgs"): 5.0,
+    ("speed mlp", "torch"): 5.0,
+    ("speed mlp", "torch, 1 thread"): 5.0,
+    ("speed mlp", "sklearn"): 10.0,
+}
 #: Share of a method's own arithmetic that everything else may cost.
 OVERHEAD = 0.2
 
@@ -25,15 +28,24 @@ def rows(records: list[Record]) -> list[tuple[str, str, str, str, str]]:
             goal = GOALS.get((part, r["method"]))
             verdict = "" if goal is None else "ok" if r["ratio"] >= goal else "missed"
             found.append(
-                (f"{title}, {r['n']:,} x {r['d']}: {r['method']} ({reached})", seconds_text(r["seconds"]),
-                 f"ours is {r['ratio']:.1f}x faster" if goal else "", f">= {goal:g}x" if goal else "", verdict)
-            )  # fmt: skip
+                (
+                    f"{title}, {r['n']:,} x {r['d']}: {r['method']} ({reached})",
+                    seconds_text(r["seconds"]),
+                    f"ours is {r['ratio']:.1f}x faster" if goal else "",
+                    f">= {goal:g}x" if goal else "",
+                    verdict,
+                )
+            )
     found += [
-        (f"{r['method']} {r['model']}, {r['n']:,} x {r['d']}, r = {r.get('r', 100)}: over its own arithmetic",
-         seconds_text(r["seconds"]), f"{number_text(100 * r['overhead'])} %", f"<= {100 * OVERHEAD:g} %",
-         "ok" if r["overhead"] <= OVERHEAD else "missed")
+        (
+            f"{r['method']} {r['model']}, {r['n']:,} x {r['d']}, r = {r.get('r', 100)}: over its own arithmetic",
+            seconds_text(r["seconds"]),
+            f"{number_text(100 * r['overhead'])} %",
+            f"<= {100 * OVERHEAD:g} %",
+            "ok" if r["overhead"] <= OVERHEAD else "missed",
+        )
         for r in pick(records, part="speed overhead")
-    ]  # fmt: skip
+    ]
     return found
 
 

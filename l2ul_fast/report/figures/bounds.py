@@ -63,13 +63,37 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
             for method in methods_in(cells):
                 own = pick(cells, method=method)
                 rows.append(
-                    [dataset_label(*setting), MODELS.get(model, model), r, method_name(method),
-                     _mean(own, "epsilon"), middle_cell(own, "epsilon_training", "{:.2e}"), _mean(own, "excess_loss"),
-                     _mean(own, "bound"), _held(own, "holds"), _mean(own, "corrected_bound"),
-                     _held(own, "corrected_holds"), middle_cell(own, "rho", "{:.3g}"), len(own)]
-                )  # fmt: skip
-    columns = ["dataset", "model", "r", "method", "epsilon", "epsilon on pairs", "excess log-loss", "paper's bound",
-               "holds", "corrected bound", "corrected holds", "rho", "runs"]  # fmt: skip
+                    [
+                        dataset_label(*setting),
+                        MODELS.get(model, model),
+                        r,
+                        method_name(method),
+                        _mean(own, "epsilon"),
+                        middle_cell(own, "epsilon_training", "{:.2e}"),
+                        _mean(own, "excess_loss"),
+                        _mean(own, "bound"),
+                        _held(own, "holds"),
+                        _mean(own, "corrected_bound"),
+                        _held(own, "corrected_holds"),
+                        middle_cell(own, "rho", "{:.3g}"),
+                        len(own),
+                    ]
+                )
+    columns = [
+        "dataset",
+        "model",
+        "r",
+        "method",
+        "epsilon",
+        "epsilon on pairs",
+        "excess log-loss",
+        "paper's bound",
+        "holds",
+        "corrected bound",
+        "corrected holds",
+        "rho",
+        "runs",
+    ]
     return columns, rows
 
 

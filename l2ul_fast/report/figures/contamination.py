@@ -52,8 +52,16 @@ def _panel(axis: Any, records: list[Record], name: str, methods: list[str]) -> N
         axis.vlines(x, [min(v) for _, v in found], [max(v) for _, v in found], color=shape.colour, linewidth=1.5)
         marker = shape.marker if shape.marker != "_" else "."
         face = "none" if method == "l2ul-paper" else shape.colour
-        axis.plot(x, [np.median(v) for _, v in found], linestyle="", marker=marker, markersize=8,
-                  color=shape.colour, markerfacecolor=face, label=shape.name)  # fmt: skip
+        axis.plot(
+            x,
+            [np.median(v) for _, v in found],
+            linestyle="",
+            marker=marker,
+            markersize=8,
+            color=shape.colour,
+            markerfacecolor=face,
+            label=shape.name,
+        )
     axis.set_xticks(range(len(amounts)), [f"{a:,}" for a in amounts])
     axis.set_ylim(0, 1.06)
     for edge in range(len(amounts) - 1):
@@ -71,11 +79,35 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
             why = sorted({r["status"] for r in own if r.get("status", "ok") != "ok"})
             verdict = f"{sum(votes)} of {len(votes)} runs" if votes else "dirt did no harm"
             rows.append(
-                [MODELS.get(model, model), kind, dirty, method_name(method), middle_cell(own, "original_accuracy"),
-                 middle_cell(own, "accuracy"), middle_cell(own, "retrain_accuracy"), middle_cell(own, "recovery"),
-                 middle_cell(own, "null_accuracy"), middle_cell(own, "null_recovery"),
-                 Cell("; ".join(why) or verdict, float(sum(votes))), middle_cell(own, "rho", "{:.3g}"), len(own)]
-            )  # fmt: skip
-    columns = ["model", "dirt", "dirty points", "method", "accuracy before", "accuracy", "Retrain's", "recovered",
-               "control: accuracy", "control: recovered", "recovers in the control too", "rho", "runs"]  # fmt: skip
+                [
+                    MODELS.get(model, model),
+                    kind,
+                    dirty,
+                    method_name(method),
+                    middle_cell(own, "original_accuracy"),
+                    middle_cell(own, "accuracy"),
+                    middle_cell(own, "retrain_accuracy"),
+                    middle_cell(own, "recovery"),
+                    middle_cell(own, "null_accuracy"),
+                    middle_cell(own, "null_recovery"),
+                    Cell("; ".join(why) or verdict, float(sum(votes))),
+                    middle_cell(own, "rho", "{:.3g}"),
+                    len(own),
+                ]
+            )
+    columns = [
+        "model",
+        "dirt",
+        "dirty points",
+        "method",
+        "accuracy before",
+        "accuracy",
+        "Retrain's",
+        "recovered",
+        "control: accuracy",
+        "control: recovered",
+        "recovers in the control too",
+        "rho",
+        "runs",
+    ]
     return columns, rows

@@ -42,19 +42,34 @@ def break_even_table(records: list[Record]) -> Table:
                 count = None if paid.value is None else float(np.ceil(paid.value))
                 rows.append(
                     [
-                        dataset_label(*setting), MODELS_SHORT.get(model, model), r, method_cell(method),
-                        Cell("never" if count is None else f"{count:,.0f}", count), seconds(extra),
-                        seconds(again), seconds(request), experiment,
+                        dataset_label(*setting),
+                        MODELS_SHORT.get(model, model),
+                        r,
+                        method_cell(method),
+                        Cell("never" if count is None else f"{count:,.0f}", count),
+                        seconds(extra),
+                        seconds(again),
+                        seconds(request),
+                        experiment,
                     ]
-                )  # fmt: skip
+                )
     return Table(
         "Requests after which preparing has paid",
-        ["dataset", "model", "r", "method", "break-even requests", "extra preparation", "one retrain", "one request",
-         "experiment"],
+        [
+            "dataset",
+            "model",
+            "r",
+            "method",
+            "break-even requests",
+            "extra preparation",
+            "one retrain",
+            "one request",
+            "experiment",
+        ],
         rows,
         "Extra preparation is what a method does beyond the plain fit before the first request. Never: a request of it "
         "takes at least as long as retraining. Whether its answer is any good stands in the tables above.",
-    )  # fmt: skip
+    )
 
 
 def thread_table(records: list[Record]) -> Table | None:
@@ -72,11 +87,20 @@ def thread_table(records: list[Record]) -> Table | None:
                 first, last = times[0], times[-1]
                 gain = first / last if first and last else None
                 rows.append(
-                    [dataset_label(*setting), MODELS_SHORT.get(model, model), r, method_cell(method),
-                     *(seconds(t) for t in times), Cell("–" if gain is None else f"{gain:.2f}×", gain), experiment]
-                )  # fmt: skip
+                    [
+                        dataset_label(*setting),
+                        MODELS_SHORT.get(model, model),
+                        r,
+                        method_cell(method),
+                        *(seconds(t) for t in times),
+                        Cell("–" if gain is None else f"{gain:.2f}×", gain),
+                        experiment,
+                    ]
+                )
     head = ["dataset", "model", "r", "method", *(f"{k} thread{'s' if k > 1 else ''}" for k in counts)]
     return Table(
-        "Time of one request by thread count", [*head, f"{counts[0]} → {counts[-1]}", "experiment"], rows,
+        "Time of one request by thread count",
+        [*head, f"{counts[0]} → {counts[-1]}", "experiment"],
+        rows,
         "Medians over runs. The last ratio is how many times faster the largest thread count is.",
-    )  # fmt: skip
+    )

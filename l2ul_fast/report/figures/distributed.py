@@ -120,9 +120,17 @@ class CostModel:
         names = ("wall_seconds", "cpu_seconds", "scheduler_seconds", "scheduler_bytes")
         task, cpu, busy, moved = ((many[name] - one[name]) / more for name in names)
         return cls(
-            {r["threads"]: r["n"] / r["wall_seconds"] / r["threads"] for r in alone}, task, cpu, busy,
-            one["wall_seconds"], moved, one["workers"], r["d"], 4 * r["t"] * r["psi"] * r["d"], 8 * r["t"] * r["psi"],
-        )  # fmt: skip
+            {r["threads"]: r["n"] / r["wall_seconds"] / r["threads"] for r in alone},
+            task,
+            cpu,
+            busy,
+            one["wall_seconds"],
+            moved,
+            one["workers"],
+            r["d"],
+            4 * r["t"] * r["psi"] * r["d"],
+            8 * r["t"] * r["psi"],
+        )
 
     @staticmethod
     def tasks(leaves: int) -> int:
@@ -158,10 +166,16 @@ def check(records: list[Record]) -> list[Row]:
     for r in sorted(kme, key=lambda r: (r["workers"], r["leaves"])):
         found = model.seconds(r["n"], r["workers"], r["leaves"])
         default = " (default)" if r["method"] == "workers" else ""
-        lines.append((
-            str(r["workers"]), f"{r['leaves']}{default}", f"{r['n'] // r['leaves']:,}", f"{r['wall_seconds']:.2f} s",
-            f"{found:.2f} s", f"{found / r['wall_seconds'] - 1:+.0%}",
-        ))  # fmt: skip
+        lines.append(
+            (
+                str(r["workers"]),
+                f"{r['leaves']}{default}",
+                f"{r['n'] // r['leaves']:,}",
+                f"{r['wall_seconds']:.2f} s",
+                f"{found:.2f} s",
+                f"{found / r['wall_seconds'] - 1:+.0%}",
+            )
+        )
     return lines
 
 
@@ -209,15 +223,17 @@ def page_part(records_file: Path) -> str:
         f"{model.busy * 1e3:.2f} ms in the scheduler and the client's messages, "
         f"b = {model.task_bytes:,.0f} bytes per task"
     )
-    return "\n\n".join([
-        "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. "
-        + _machine(records),
-        _table(COLUMNS, rows(records)),
-        f"The model's figures from these records: {figures}. Its predictions beside what was measured:",
-        _table(("workers", "leaves", "rows per leaf", "measured", "model", "difference"), check(records)),
-        f"Extrapolated to {FAR[0]:.0e} rows on {FAR[1]:,} workers:",
-        _table(("what", "figure"), far(records)),
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. "
+            + _machine(records),
+            _table(COLUMNS, rows(records)),
+            f"The model's figures from these records: {figures}. Its predictions beside what was measured:",
+            _table(("workers", "leaves", "rows per leaf", "measured", "model", "difference"), check(records)),
+            f"Extrapolated to {FAR[0]:.0e} rows on {FAR[1]:,} workers:",
+            _table(("what", "figure"), far(records)),
+        ]
+    )
 
 
 def terminal(records: list[Record]) -> Any:

@@ -151,8 +151,16 @@ def _draw(by_r: dict[int, list[Record]], model: str) -> Any:
 
 def _note(axis: Any, y: float, text: str, up: float) -> Any:
     """Small text at the left edge, `up` points above the height y."""
-    return axis.annotate(text, (0.015, y), xycoords=("axes fraction", "data"), xytext=(0, up),
-                         textcoords="offset points", va="center", fontsize=8.5, alpha=0.75)  # fmt: skip
+    return axis.annotate(
+        text,
+        (0.015, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, up),
+        textcoords="offset points",
+        va="center",
+        fontsize=8.5,
+        alpha=0.75,
+    )
 
 
 def _mark(axis: Any, mark: Mark, partial: bool, bottom: float, ensemble: float) -> tuple[float, float]:
@@ -172,8 +180,9 @@ def _mark(axis: Any, mark: Mark, partial: bool, bottom: float, ensemble: float) 
         axis.plot(mark.erased, where[1], marker="|", color=colour, markersize=7, zorder=3)
     size = 210 if marker == "*" else 75
     face = "none" if partial else colour
-    axis.scatter(*where, s=size, marker=marker, facecolor=face, edgecolor=colour if partial else INK, linewidth=0.8,
-                 zorder=5)  # fmt: skip
+    axis.scatter(
+        *where, s=size, marker=marker, facecolor=face, edgecolor=colour if partial else INK, linewidth=0.8, zorder=5
+    )
     return where
 
 
@@ -191,8 +200,24 @@ def _labels(axis: Any, points: list[tuple[float, float]], names: list[str], note
         x, y = to_pixels(point)
         long = 4.9 * scale * len(name)
         best = None
-        for dx, dy in ((9, 0), (-9, 0), (0, 11), (0, -11), (8, 11), (8, -11), (-8, 11), (-8, -11), (0, 23), (0, -23),
-                       (8, 23), (8, -23), (-8, 23), (-8, -23), (0, 35), (0, -35)):  # fmt: skip
+        for dx, dy in (
+            (9, 0),
+            (-9, 0),
+            (0, 11),
+            (0, -11),
+            (8, 11),
+            (8, -11),
+            (-8, 11),
+            (-8, -11),
+            (0, 23),
+            (0, -23),
+            (8, 23),
+            (8, -23),
+            (-8, 23),
+            (-8, -23),
+            (0, 35),
+            (0, -35),
+        ):
             left = x + dx * scale - (long if dx < 0 else long / 2 if dx == 0 else 0)
             low = y + dy * scale - tall / 2
             place = (left, low, left + long, low + tall)
@@ -208,9 +233,18 @@ def _labels(axis: Any, points: list[tuple[float, float]], names: list[str], note
         far: dict[str, Any] = (
             {"arrowprops": {"arrowstyle": "-", "color": INK, "alpha": 0.4, "linewidth": 0.6}} if abs(dy) > 11 else {}
         )
-        axis.annotate(plain(name), point, xytext=(dx, dy), textcoords="offset points", fontsize=8.5, va="center",
-                      ha="right" if dx < 0 else "center" if dx == 0 else "left", zorder=6,
-                      bbox={"facecolor": PAPER, "alpha": 0.6, "pad": 0.3, "edgecolor": "none"}, **far)  # fmt: skip
+        axis.annotate(
+            plain(name),
+            point,
+            xytext=(dx, dy),
+            textcoords="offset points",
+            fontsize=8.5,
+            va="center",
+            ha="right" if dx < 0 else "center" if dx == 0 else "left",
+            zorder=6,
+            bbox={"facecolor": PAPER, "alpha": 0.6, "pad": 0.3, "edgecolor": "none"},
+            **far,
+        )
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:

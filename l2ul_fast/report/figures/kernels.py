@@ -57,17 +57,30 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 HEADER = (
-    "threads", "d", "psi", "cell_counts, % of sgemm peak", "assign_cells, %", "sgemm of this shape, %", "fastest peer",
-    "assign_cells against it", "spread, %",
-)  # fmt: skip
+    "threads",
+    "d",
+    "psi",
+    "cell_counts, % of sgemm peak",
+    "assign_cells, %",
+    "sgemm of this shape, %",
+    "fastest peer",
+    "assign_cells against it",
+    "spread, %",
+)
 
 
 def _texts(line: dict[str, Any]) -> list[str]:
     return [
-        str(line["threads"]), str(line["d"]), str(line["psi"]), f"{line['counts']:.0%}".rstrip("%"),
-        f"{line['assign']:.0%}".rstrip("%"), f"{line['sgemm']:.0%}".rstrip("%"), line["peer"],
-        f"{line['speedup']:.1f}x", f"{line['spread']:.0%}".rstrip("%"),
-    ]  # fmt: skip
+        str(line["threads"]),
+        str(line["d"]),
+        str(line["psi"]),
+        f"{line['counts']:.0%}".rstrip("%"),
+        f"{line['assign']:.0%}".rstrip("%"),
+        f"{line['sgemm']:.0%}".rstrip("%"),
+        line["peer"],
+        f"{line['speedup']:.1f}x",
+        f"{line['spread']:.0%}".rstrip("%"),
+    ]
 
 
 def markdown(records: Iterable[Record]) -> str:

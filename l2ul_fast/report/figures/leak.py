@@ -98,9 +98,20 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
         here = pick(chances, dataset=setting[0], n=setting[2])
         for (model, method, s, k), own in group(here, "model", "method", "s", "k").items():
             rows.append(
-                [dataset_label(*setting), str(model).upper(), method_name(method), s, f"k ≥ {k}",
-                 middle_cell(own, "predicted", "{:.3%}"), middle_cell(own, "counted", "{:.3%}"), none, none, none, none]
-            )  # fmt: skip
+                [
+                    dataset_label(*setting),
+                    str(model).upper(),
+                    method_name(method),
+                    s,
+                    f"k ≥ {k}",
+                    middle_cell(own, "predicted", "{:.3%}"),
+                    middle_cell(own, "counted", "{:.3%}"),
+                    none,
+                    none,
+                    none,
+                    none,
+                ]
+            )
     costs = pick(mine, part="refresh")
     for setting in settings_of(costs):
         here = pick(costs, dataset=setting[0], source=setting[1], n=setting[2])
@@ -108,10 +119,31 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
             for method in methods_in(cells):
                 own = pick(cells, method=method)
                 rows.append(
-                    [dataset_label(*setting), str(model).upper(), method_name(method), none, none, none, none,
-                     seconds(median(own, "unlearn_seconds")), seconds(median(own, "refresh_seconds")),
-                     middle_cell(own, "pairs_dropped"), str(own[0].get("head") or own[0].get("status") or "")]
-                )  # fmt: skip
-    columns = ["dataset", "model", "method", "s", "in subsets", "predicted", "counted", "one request", "refresh of U",
-               "pairs dropped", "what refresh did"]  # fmt: skip
+                    [
+                        dataset_label(*setting),
+                        str(model).upper(),
+                        method_name(method),
+                        none,
+                        none,
+                        none,
+                        none,
+                        seconds(median(own, "unlearn_seconds")),
+                        seconds(median(own, "refresh_seconds")),
+                        middle_cell(own, "pairs_dropped"),
+                        str(own[0].get("head") or own[0].get("status") or ""),
+                    ]
+                )
+    columns = [
+        "dataset",
+        "model",
+        "method",
+        "s",
+        "in subsets",
+        "predicted",
+        "counted",
+        "one request",
+        "refresh of U",
+        "pairs dropped",
+        "what refresh did",
+    ]
     return columns, rows

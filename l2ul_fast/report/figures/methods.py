@@ -178,19 +178,44 @@ def table(records: list[Record], experiment: str) -> Table:
                 rho = median(own, "rho")
                 rows.append(
                     [
-                        dataset_label(*setting), MODELS_SHORT.get(model, model), r, kind, method_cell(method),
-                        _middle(_accuracy(own), lambda v: f"{v:.4f}"), _middle(_gap(own), lambda v: f"{v:+.2f}"),
+                        dataset_label(*setting),
+                        MODELS_SHORT.get(model, model),
+                        r,
+                        kind,
+                        method_cell(method),
+                        _middle(_accuracy(own), lambda v: f"{v:.4f}"),
+                        _middle(_gap(own), lambda v: f"{v:+.2f}"),
                         Cell(_rho_text(own, rho), rho),
                         _middle(values(own, "disagreement"), lambda v: f"{100 * v:.3g} %"),
-                        seconds(seconds_of(own, False)), factor_cell(retrain, own, False),
-                        erased_cell(own), factor_cell(retrain, own, True), seconds(median(own, "prepare_seconds")),
-                        Cell(bytes_text(b := median(own, "state_bytes")), b), runs_of(own),
+                        seconds(seconds_of(own, False)),
+                        factor_cell(retrain, own, False),
+                        erased_cell(own),
+                        factor_cell(retrain, own, True),
+                        seconds(median(own, "prepare_seconds")),
+                        Cell(bytes_text(b := median(own, "state_bytes")), b),
+                        runs_of(own),
                     ]
-                )  # fmt: skip
+                )
     return Table(
         f"All cells of {experiment}: medians over runs ({_threads(mine)})",
-        ["dataset", "model", "r", "rows forgotten", "method", "accuracy", "− Retrain", "rho", "disagree", "one request",
-         "× Retrain", "erased", "× Retrain, erased", "prepare", "state", "runs"],
+        [
+            "dataset",
+            "model",
+            "r",
+            "rows forgotten",
+            "method",
+            "accuracy",
+            "− Retrain",
+            "rho",
+            "disagree",
+            "one request",
+            "× Retrain",
+            "erased",
+            "× Retrain, erased",
+            "prepare",
+            "state",
+            "runs",
+        ],
         rows,
         "rho: distance to the retrained parameters, as a share of what doing nothing leaves (0 = retrained, 1 = did "
         "nothing, above 1 = worse than nothing). disagree: share of test rows predicted otherwise than by Retrain. "
@@ -198,7 +223,7 @@ def table(records: list[Record], experiment: str) -> Table:
         "erased: until nothing that the method keeps in memory gives the rows back, preparing it anew included where "
         "that is what it takes. × Retrain: how many times faster than Retrain. † trains otherwise: its rho is "
         "against a retrain of its own.",
-    )  # fmt: skip
+    )
 
 
 MODELS_SHORT = {"lr": "LR", "mlp": "MLP"}
@@ -233,20 +258,39 @@ def efficacy(records: list[Record]) -> Table:
                     auc = Cell(f"{auc.text} [{low:.3f}, {high:.3f}]", auc.sort)
                 rows.append(
                     [
-                        dataset_label(*setting), MODELS_SHORT.get(model, model), r, method_cell(method),
+                        dataset_label(*setting),
+                        MODELS_SHORT.get(model, model),
+                        r,
+                        method_cell(method),
                         _middle(values(own, "forget_accuracy"), lambda v: f"{v:.3f}"),
                         _middle(values(own, "retrain_forget_accuracy"), lambda v: f"{v:.3f}"),
                         published[1] if published else None,
-                        _middle(values(own, "mia_svc"), lambda v: f"{v:.3f}"), published[0] if published else None,
-                        auc, _middle(values(own, "mia_gap"), lambda v: f"{v:.3f}"),
-                        "; ".join(why) or Cell("", None), runs_of(own),
+                        _middle(values(own, "mia_svc"), lambda v: f"{v:.3f}"),
+                        published[0] if published else None,
+                        auc,
+                        _middle(values(own, "mia_gap"), lambda v: f"{v:.3f}"),
+                        "; ".join(why) or Cell("", None),
+                        runs_of(own),
                     ]
-                )  # fmt: skip
+                )
     return Table(
         "Table 3: accuracy and membership attacks on the forgotten rows",
-        ["dataset", "model", "r", "method", "accuracy on forgotten", "Retrain's", "paper's accuracy", "MIA (SVC)",
-         "paper's MIA", "MIA AUC [95 %]", "gap to Retrain's MIA", "no MIA because", "runs"],
+        [
+            "dataset",
+            "model",
+            "r",
+            "method",
+            "accuracy on forgotten",
+            "Retrain's",
+            "paper's accuracy",
+            "MIA (SVC)",
+            "paper's MIA",
+            "MIA AUC [95 %]",
+            "gap to Retrain's MIA",
+            "no MIA because",
+            "runs",
+        ],
         rows,
         "The target of each column is Retrain's own value, not the lowest: a method that scores far below Retrain has "
         "damaged the model rather than forgotten the rows. The paper's columns are its Table 3, on its own machine.",
-    )  # fmt: skip
+    )

@@ -18,12 +18,19 @@ PAPER = {
     "l2ul-network": ((0.80, 1.00, 0.88, 0.99), (0.30, 0.13, 0.17, 0.14), (0.5, 0.5, 0.5, 0.6)),
 }
 NAMES = {
-    ("retrain", "all"): "Retrain", ("nothing", "all"): "Do nothing", ("finetune", "all"): "Fine-tune",
-    ("neggrad", "all"): "NegGrad+", ("salun", "all"): "SalUn", ("advimp", "all"): "ADV+IMP", ("rum", "all"): "RUM",
-    ("rum-published", "all"): "RUM, mask as published", ("l2ul-network", "head"): "L2UL, head",
-    ("l2ul-network", "subspace"): "L2UL, subspace", ("l2ul-expansion", "head"): "L2UL on the last layer's features",
+    ("retrain", "all"): "Retrain",
+    ("nothing", "all"): "Do nothing",
+    ("finetune", "all"): "Fine-tune",
+    ("neggrad", "all"): "NegGrad+",
+    ("salun", "all"): "SalUn",
+    ("advimp", "all"): "ADV+IMP",
+    ("rum", "all"): "RUM",
+    ("rum-published", "all"): "RUM, mask as published",
+    ("l2ul-network", "head"): "L2UL, head",
+    ("l2ul-network", "subspace"): "L2UL, subspace",
+    ("l2ul-expansion", "head"): "L2UL on the last layer's features",
     ("l2ul-newton", "head"): "L2UL, head, Newton step",
-}  # fmt: skip
+}
 LOOKS = (INK, GREY, GREEN, ORANGE, PINK, YELLOW, SKY, SKY, BLUE, BLUE, BLUE, BLUE)
 MARKS = "s_>X<vp*oPDd"
 ATTACK = ("r", "ADV+IMP's attacks that worked", "all forgotten rows wrong", "steps")
@@ -82,8 +89,16 @@ def quality(records: list[Record]) -> tuple[Row, list[Row]]:
 
 def raw(records: list[Record]) -> tuple[Row, list[Row]]:
     """(head, lines): accuracies and attack values behind the table, medians over seeds."""
-    head = ("r", "method", "accuracy on forgotten", "on retained", "on test", "attack (liu2024 confidence)",
-            "answers unlike Retrain's on forgotten rows", "on test rows")  # fmt: skip
+    head = (
+        "r",
+        "method",
+        "accuracy on forgotten",
+        "on retained",
+        "on test",
+        "attack (liu2024 confidence)",
+        "answers unlike Retrain's on forgotten rows",
+        "on test rows",
+    )
     fields = ("forget_accuracy", "retain_accuracy", "test_accuracy", "mia", "forget_disagreement", "test_disagreement")
     lines = []
     for r in sorted({q["r"] for q in records if q["r"]}):
@@ -121,8 +136,14 @@ def goals(records: list[Record]) -> list[Row]:
                 continue
             if r in SIZES:
                 goal = PAPER["l2ul-network"][0][SIZES.index(r)]
-                lines.append((f"{scope}, r = {r:,}: ToW", f"{reached:.3f}", f">= {goal:.2f}",
-                              _verdict(round(reached, 2) >= goal)))  # fmt: skip
+                lines.append(
+                    (
+                        f"{scope}, r = {r:,}: ToW",
+                        f"{reached:.3f}",
+                        f">= {goal:.2f}",
+                        _verdict(round(reached, 2) >= goal),
+                    )
+                )
             for other in ("nothing", "rum", "advimp"):
                 theirs = median(pick(records, method=other, r=r), "tow")
                 if theirs is not None:

@@ -142,8 +142,13 @@ def table_scale(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
             own = pick(mine, dataset=setting[0], source=setting[1], n=setting[2], task=task)
             if own:
                 rows.append(
-                    [dataset_label(*setting), name, seconds(median(own, "seconds")),
-                     middle_cell(own, "rows_per_second", "{:,.0f}"), middle_cell(own, "peak_mib", "{:,.0f}"),
-                     middle_cell(own, "file_mib", "{:,.0f}")]
-                )  # fmt: skip
+                    [
+                        dataset_label(*setting),
+                        name,
+                        seconds(median(own, "seconds")),
+                        middle_cell(own, "rows_per_second", "{:,.0f}"),
+                        middle_cell(own, "peak_mib", "{:,.0f}"),
+                        middle_cell(own, "file_mib", "{:,.0f}"),
+                    ]
+                )
     return ["dataset", "task", "time", "rows per second", "peak memory (MiB)", "file (MiB)"], rows

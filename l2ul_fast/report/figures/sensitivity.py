@@ -83,12 +83,35 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
                 gap = middle_cell(own, lambda q: _gap(q), "{:+.2f}")
                 why = sorted({q["status"] for q in own if q.get("status", "ok") != "ok"})
                 rows.append(
-                    [dataset_label(*setting), MODELS.get(model, model), parameter, value, r, method_name(method),
-                     middle_cell(own, "accuracy"), gap, middle_cell(own, "rho", "{:.3g}"),
-                     middle_cell(own, "disagreement", "{:.2%}"), len(own), "; ".join(why)]
-                )  # fmt: skip
-    columns = ["dataset", "model", "varied", "value", "r", "method", "accuracy", "− Retrain (points)", "rho",
-               "disagree", "runs", "remark"]  # fmt: skip
+                    [
+                        dataset_label(*setting),
+                        MODELS.get(model, model),
+                        parameter,
+                        value,
+                        r,
+                        method_name(method),
+                        middle_cell(own, "accuracy"),
+                        gap,
+                        middle_cell(own, "rho", "{:.3g}"),
+                        middle_cell(own, "disagreement", "{:.2%}"),
+                        len(own),
+                        "; ".join(why),
+                    ]
+                )
+    columns = [
+        "dataset",
+        "model",
+        "varied",
+        "value",
+        "r",
+        "method",
+        "accuracy",
+        "− Retrain (points)",
+        "rho",
+        "disagree",
+        "runs",
+        "remark",
+    ]
     return columns, rows
 
 

@@ -67,12 +67,35 @@ def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
                         continue
                     time, again = (middle_cell(own, k).sort for k in ("unlearn_seconds", "refresh_seconds"))
                     rows.append(
-                        [dataset_label(*setting), MODELS.get(model, model), r, method_name(method), count,
-                         middle_cell(own, "rho", "{:.3g}"), middle_cell(own, "drift", "{:.2e}"),
-                         middle_cell(own, "disagreement", "{:.3%}"), middle_cell(own, "residual", "{:.1e}"),
-                         seconds(time), middle_cell(own, "refreshes", "{:.0f}"),  # type: ignore[arg-type]
-                         seconds(again), len(own)]  # type: ignore[arg-type]
-                    )  # fmt: skip
-    columns = ["dataset", "model", "r", "method", "requests so far", "rho", "drift", "disagree", "gradient left",
-               "one request", "refreshes", "one refresh", "runs"]  # fmt: skip
+                        [
+                            dataset_label(*setting),
+                            MODELS.get(model, model),
+                            r,
+                            method_name(method),
+                            count,
+                            middle_cell(own, "rho", "{:.3g}"),
+                            middle_cell(own, "drift", "{:.2e}"),
+                            middle_cell(own, "disagreement", "{:.3%}"),
+                            middle_cell(own, "residual", "{:.1e}"),
+                            seconds(time),
+                            middle_cell(own, "refreshes", "{:.0f}"),  # type: ignore[arg-type]
+                            seconds(again),
+                            len(own),
+                        ]  # type: ignore[arg-type]
+                    )
+    columns = [
+        "dataset",
+        "model",
+        "r",
+        "method",
+        "requests so far",
+        "rho",
+        "drift",
+        "disagree",
+        "gradient left",
+        "one request",
+        "refreshes",
+        "one refresh",
+        "runs",
+    ]
     return columns, rows

@@ -56,11 +56,18 @@ def rows(records: list[Record], model: str, r: int = 1, published_only: bool = F
             ratio, ratio2 = (theirs / t if t else None for t in (ours, faithful))
             out.append(
                 [
-                    cell(dataset_label(*setting)), method_cell(method), seconds(theirs), seconds(ours),
-                    Cell(ratio_text(ratio), ratio), Cell(ratio_text(paper), paper), _verdict(setting, ratio, paper),
-                    seconds(faithful), Cell(ratio_text(ratio2), ratio2), factor_cell(them, own, True),
+                    cell(dataset_label(*setting)),
+                    method_cell(method),
+                    seconds(theirs),
+                    seconds(ours),
+                    Cell(ratio_text(ratio), ratio),
+                    Cell(ratio_text(paper), paper),
+                    _verdict(setting, ratio, paper),
+                    seconds(faithful),
+                    Cell(ratio_text(ratio2), ratio2),
+                    factor_cell(them, own, True),
                 ]
-            )  # fmt: skip
+            )
     return out
 
 
@@ -76,8 +83,18 @@ def _verdict(setting: tuple[str, str, int], ratio: float | None, paper: float | 
     return Cell(text, ratio / paper)
 
 
-COLUMNS = ("dataset", "against", "its time", "L2UL", "faster by", "paper says", "verdict", "L2UL as in the paper",
-           "faster by (as in the paper)", "faster by, until erased")  # fmt: skip
+COLUMNS = (
+    "dataset",
+    "against",
+    "its time",
+    "L2UL",
+    "faster by",
+    "paper says",
+    "verdict",
+    "L2UL as in the paper",
+    "faster by (as in the paper)",
+    "faster by, until erased",
+)
 NOTE = (
     "Medians of one request, r = 1, same run, same machine, same threads. The paper prints ratios only, taken on a "
     "128-core machine against its own baselines; a faster baseline lowers the ratio, so both times stand beside it. "

@@ -109,18 +109,33 @@ Maker = Callable[[list[Record]], Table | None]
 def tables(records: list[Record], makers: Sequence[Maker] = ()) -> list[Table]:
     """All tables that the records have something for, in the order of the page; of `makers` only, if any are given."""
     every: tuple[Maker, ...] = (
-        identity, lr_rho, lr_behind, mlp_rho, mlp_times, coverage, grid, latency, stream, durable, two_times, slow_down,
-        reconstruction, fit, pairs,
-    )  # fmt: skip
+        identity,
+        lr_rho,
+        lr_behind,
+        mlp_rho,
+        mlp_times,
+        coverage,
+        grid,
+        latency,
+        stream,
+        durable,
+        two_times,
+        slow_down,
+        reconstruction,
+        fit,
+        pairs,
+    )
     return [table for make in makers or every if (table := make(records)) is not None and table.rows]
 
 
 def identity(records: list[Record]) -> Table:
     rows = []
     names = {
-        "nothing": "control: no row taken out", "without": "sums made without the rows",
-        "refit": "a fit on the rows that stay", "replaced": "other rows in their place",
-    }  # fmt: skip
+        "nothing": "control: no row taken out",
+        "without": "sums made without the rows",
+        "refit": "a fit on the rows that stay",
+        "replaced": "other rows in their place",
+    }
     mine = pick(records, experiment=IDENTITY)
     for setting in settings_of(mine):
         here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
@@ -136,17 +151,34 @@ def identity(records: list[Record]) -> Table:
             digests = [(r["sha256"][:12], r["other_sha256"][:12]) for r in found if r.get("sha256")]
             forgotten = f"{min(r['r'] for r in found)} .. {max(r['r'] for r in found)}"
             rows.append(
-                (dataset_label(*setting), names[check], str(len(found)), forgotten, share(r["due"] for r in found),
-                 *cells, *(digests[-1] if digests else ("-", "-")))
-            )  # fmt: skip
+                (
+                    dataset_label(*setting),
+                    names[check],
+                    str(len(found)),
+                    forgotten,
+                    share(r["due"] for r in found),
+                    *cells,
+                    *(digests[-1] if digests else ("-", "-")),
+                )
+            )
     return Table(
         "Identity: the state after requests beside that of somebody who never had the rows",
-        ("data", "compared with", "cases", "rows forgotten", "due before the save", "sums equal", "saved file of sums",
-         "saved theta", "its SHA-256", "of the other side"),
+        (
+            "data",
+            "compared with",
+            "cases",
+            "rows forgotten",
+            "due before the save",
+            "sums equal",
+            "saved file of sums",
+            "saved theta",
+            "its SHA-256",
+            "of the other side",
+        ),
         rows,
         "Rows are forgotten one by one and in groups, in random order. Sums are compared byte for byte where both "
         "sides expand at the same point; the saved file and theta always. Goal: 100 %; the control must differ.",
-    )  # fmt: skip
+    )
 
 
 def _rho_table(
@@ -190,10 +222,14 @@ def lr_rho(records: list[Record]) -> Table:
         return lr_goal(dataset, request) if instant else None
 
     return _rho_table(
-        records, "lr", LR, goal, "Logistic regression: rho against a true retrain",
+        records,
+        "lr",
+        LR,
+        goal,
+        "Logistic regression: rho against a true retrain",
         "Medians over the draws; nothing scores 1, the second retrain is the solver's floor. The goals are for the "
         "instant answer; for one class, one cluster and the half-space also a quarter of Newton's rho.",
-    )  # fmt: skip
+    )
 
 
 def lr_behind(records: list[Record]) -> Table:
@@ -208,20 +244,37 @@ def lr_behind(records: list[Record]) -> Table:
             if found:
                 same = [r["own_equal"] for r in found]
                 rows.append(
-                    (dataset_label(*setting), name, seconds_text(median(found, "seconds")),
-                     seconds_text(median(pick(everybody, request=name, **key), "seconds")),
-                     number(median(found, "own_rho")), marked(share(same), float(np.mean(same)), 1.0, "100 %", True),
-                     number(median(found, "error")), share(r["due"] for r in found),
-                     seconds_text(median(found, "refresh_seconds")), number(median(found, "refreshed_rho")))
-                )  # fmt: skip
+                    (
+                        dataset_label(*setting),
+                        name,
+                        seconds_text(median(found, "seconds")),
+                        seconds_text(median(pick(everybody, request=name, **key), "seconds")),
+                        number(median(found, "own_rho")),
+                        marked(share(same), float(np.mean(same)), 1.0, "100 %", True),
+                        number(median(found, "error")),
+                        share(r["due"] for r in found),
+                        seconds_text(median(found, "refresh_seconds")),
+                        number(median(found, "refreshed_rho")),
+                    )
+                )
     return Table(
         "Logistic regression: behind the instant answer",
-        ("data", "request", "answer", "Retrain", "rho to A'(rest)", "canonical theta equal", "estimate of rho", "due",
-         "refresh that was due", "rho after it"),
+        (
+            "data",
+            "request",
+            "answer",
+            "Retrain",
+            "rho to A'(rest)",
+            "canonical theta equal",
+            "estimate of rho",
+            "due",
+            "refresh that was due",
+            "rho after it",
+        ),
         rows,
         "A' is the root of the polynomial at the grid point; A'(rest) is summed without the rows. The instant theta "
         "lies next to it, the canonical theta (what is saved, loaded and refreshed) equals it.",
-    )  # fmt: skip
+    )
 
 
 def mlp_rho(records: list[Record]) -> Table:
@@ -230,11 +283,15 @@ def mlp_rho(records: list[Record]) -> Table:
         return mlp_goal(dataset, request, answer.key["rtol"]) if ours else None
 
     return _rho_table(
-        records, "mlp", MLP, goal, "MLP: rho against a true retrain, requests over all rows",
+        records,
+        "mlp",
+        MLP,
+        goal,
+        "MLP: rho against a true retrain, requests over all rows",
         "Rows that the anchor was trained on are asked for like any other. Retrain: A's fit of the rows that stay "
         "around the anchor as it is. The last two lines are against the fit around an anchor trained without the rows, "
         "which the seal (`refresh`, `save`) makes: until then the anchor keeps that much of what the rows did.",
-    )  # fmt: skip
+    )
 
 
 def mlp_times(records: list[Record]) -> Table:
@@ -253,21 +310,38 @@ def mlp_times(records: list[Record]) -> Table:
             tiers = sorted({str(r["tier"]) for r in refined})
             quick = 2e-3 if d == 28 and 15_000 <= setting[2] <= 17_000 else None
             rows.append(
-                (dataset_label(*setting), str(d), name,
-                 marked(seconds_text(first), first, 5e-4 if name == "random 1" and d <= 28 else None, "0.5 ms"),
-                 number(median(instant, "error")),
-                 marked(seconds_text(second), second, quick, "2 ms"),
-                 number(median(refined, "error")), ", ".join(tiers), share(r["due"] for r in instant),
-                 seconds_text(median(instant, "refresh_seconds")),
-                 seconds_text(median(pick(found, method="retrain"), "seconds")))
-            )  # fmt: skip
+                (
+                    dataset_label(*setting),
+                    str(d),
+                    name,
+                    marked(seconds_text(first), first, 5e-4 if name == "random 1" and d <= 28 else None, "0.5 ms"),
+                    number(median(instant, "error")),
+                    marked(seconds_text(second), second, quick, "2 ms"),
+                    number(median(refined, "error")),
+                    ", ".join(tiers),
+                    share(r["due"] for r in instant),
+                    seconds_text(median(instant, "refresh_seconds")),
+                    seconds_text(median(pick(found, method="retrain"), "seconds")),
+                )
+            )
     return Table(
         "MLP: times",
-        ("data", "d", "request", "instant", "its estimate", f"rtol={MLP_RTOL:g}", "its estimate", "tiers", "due",
-         "seal", "Retrain, warm"),
+        (
+            "data",
+            "d",
+            "request",
+            "instant",
+            "its estimate",
+            f"rtol={MLP_RTOL:g}",
+            "its estimate",
+            "tiers",
+            "due",
+            "seal",
+            "Retrain, warm",
+        ),
         rows,
         "Medians over the draws. Goals: 0.5 ms for a single row up to d = 28; 2 ms with rtol at 16,000 x 28.",
-    )  # fmt: skip
+    )
 
 
 def coverage(records: list[Record]) -> Table:
@@ -288,7 +362,7 @@ def coverage(records: list[Record]) -> Table:
         ("answers", "request", "requests", "without estimate", "5 %", "50 %", "95 %", f"truth within {WITHIN:g} x"),
         rows,
         f"All datasets together. Goal: truth at most {WITHIN:g} times the estimate in {100 * COVERAGE:g} % of them.",
-    )  # fmt: skip
+    )
 
 
 def _coverage(found: list[Record]) -> tuple[str, ...] | None:
@@ -311,18 +385,22 @@ def grid(records: list[Record]) -> Table:
             rho = median(found, "rho")
             one = factor == 1.0
             rows.append(
-                (dataset_label(*setting), f"{factor:g} x" + (" (the rule)" if one else ""),
-                 f"{found[0]['narrowest']:.2g} .. {found[0]['widest']:.2g}",
-                 marked(number(rho), rho, 0.01 if one else None), number(max(values(found, "rho"), default=None)),
-                 f"{100 * found[0]['crossing']:.2g} %")
-            )  # fmt: skip
+                (
+                    dataset_label(*setting),
+                    f"{factor:g} x" + (" (the rule)" if one else ""),
+                    f"{found[0]['narrowest']:.2g} .. {found[0]['widest']:.2g}",
+                    marked(number(rho), rho, 0.01 if one else None),
+                    number(max(values(found, "rho"), default=None)),
+                    f"{100 * found[0]['crossing']:.2g} %",
+                )
+            )
     return Table(
         "The grid: rho of one row against requests that leave their cell",
         ("data", "widths", "from .. to", "rho of one row, median", "largest", "single requests that leave the cell"),
         rows,
         "Each draw has another row and another place of the optimum in its cell; how many leave is the mean over all "
         "rows and places, to first order. At one given grid point it may be far from that mean.",
-    )  # fmt: skip
+    )
 
 
 def latency(records: list[Record]) -> Table:
@@ -335,11 +413,18 @@ def latency(records: list[Record]) -> Table:
             goals = {2: 2.0, 3: 4.0} if d == 28 and r["method"].startswith(OURS) else {}
             tail, quicker = r["p99"] / r["p50"], None if torch is None else torch / r["p50"]
             rows.append(
-                (f"{r['dataset']} ({r['source']}, n = {r['n']:,})", str(d), r["method"], seconds_text(r["p50"]),
-                 seconds_text(r["p99"]), marked(number(tail), tail, 5.0 if goals else None), seconds_text(r["most"]),
-                 marked(number(r["ratio"]), r["ratio"], goals.get(r.get("order") or 0)),
-                 marked(number(quicker), quicker, 6.0 if goals else None, at_least=True))
-            )  # fmt: skip
+                (
+                    f"{r['dataset']} ({r['source']}, n = {r['n']:,})",
+                    str(d),
+                    r["method"],
+                    seconds_text(r["p50"]),
+                    seconds_text(r["p99"]),
+                    marked(number(tail), tail, 5.0 if goals else None),
+                    seconds_text(r["most"]),
+                    marked(number(r["ratio"]), r["ratio"], goals.get(r.get("order") or 0)),
+                    marked(number(quicker), quicker, 6.0 if goals else None, at_least=True),
+                )
+            )
     return Table(
         "Latency of one row: the whole of `u.unlearn([row])` and its peers, in turns, one thread",
         ("data", "d", "method", "p50", "p99", "p99 / p50", "longest", "p50 / numba's", "torch's p50 / this"),
@@ -348,7 +433,7 @@ def latency(records: list[Record]) -> Table:
         "torch-eager: the paper's network, its input ready-made. The idle loop shows what of p99 belongs to the "
         "machine. Goals at d = 28: 2 (order 2) and 4 (order 3) times newton-numba, 6 times faster than torch, p99 "
         "within 5 p50.",
-    )  # fmt: skip
+    )
 
 
 def stream(records: list[Record]) -> Table:
@@ -358,16 +443,22 @@ def stream(records: list[Record]) -> Table:
         middles = [r["p50"] for r in found]
         worst = max(middles) / min(middles)
         rows.append(
-            (f"order {order}", f"{n:,}", f"{sum(r['calls'] for r in found):,}",
-             ", ".join(f"{1e6 * p50:.3g}" for p50 in middles), marked(f"{worst:.3g}", worst, FLAT_WITHIN),
-             seconds_text(max(r["p99"] for r in found)), seconds_text(max(r["most"] for r in found)))
-        )  # fmt: skip
+            (
+                f"order {order}",
+                f"{n:,}",
+                f"{sum(r['calls'] for r in found):,}",
+                ", ".join(f"{1e6 * p50:.3g}" for p50 in middles),
+                marked(f"{worst:.3g}", worst, FLAT_WITHIN),
+                seconds_text(max(r["p99"] for r in found)),
+                seconds_text(max(r["most"] for r in found)),
+            )
+        )
     return Table(
         "A long stream of single requests on one unlearner, d = 28",
         ("head", "rows", "requests", "p50 of each tenth, us", "slowest / quickest tenth", "largest p99", "longest"),
         rows,
         f"Goal: flat (within {FLAT_WITHIN:g}).",
-    )  # fmt: skip
+    )
 
 
 def durable(records: list[Record]) -> Table:
@@ -376,16 +467,21 @@ def durable(records: list[Record]) -> Table:
         extra = np.array([r["seconds"] - r["plain_seconds"] for r in found])
         p50, p99 = np.percentile(extra, [50, 99]).tolist()
         rows.append(
-            (f"{n:,}", str(len(found)), seconds_text(median(found, "seconds")),
-             seconds_text(median(found, "plain_seconds")), marked(seconds_text(max(p50, 0.0)), p50, 0.01, "10 ms"),
-             seconds_text(max(p99, 0.0)))
-        )  # fmt: skip
+            (
+                f"{n:,}",
+                str(len(found)),
+                seconds_text(median(found, "seconds")),
+                seconds_text(median(found, "plain_seconds")),
+                marked(seconds_text(max(p50, 0.0)), p50, 0.01, "10 ms"),
+                seconds_text(max(p99, 0.0)),
+            )
+        )
     return Table(
         "A durable single request: `u.unlearn([row])` and `u.save(directory, defer=True)`, d = 28",
         ("rows", "requests", "p50", "write and fsync of 4 KB, p50", "difference, p50", "difference, p99"),
         rows,
         "Into the directory it was loaded from; the plain write goes to the same file system, in turns. Goal: 10 ms.",
-    )  # fmt: skip
+    )
 
 
 def two_times(records: list[Record]) -> Table:
@@ -402,11 +498,18 @@ def two_times(records: list[Record]) -> Table:
         for (method, order), found in group(here, "method", "order").items():
             answered, erased = median(found, "answer_seconds"), median(found, "erased_seconds")
             rows.append(
-                (dataset_label(*setting), model, str(r), method if order is None else f"{method}, order {order}",
-                 seconds_text(answered), "never" if erased is None else seconds_text(erased),
-                 _factor(again, answered, "answer_seconds"), _factor(again, erased, "erased_seconds"),
-                 share(q["due"] for q in found) if method not in ("nothing", "retrain") else "-")
-            )  # fmt: skip
+                (
+                    dataset_label(*setting),
+                    model,
+                    str(r),
+                    method if order is None else f"{method}, order {order}",
+                    seconds_text(answered),
+                    "never" if erased is None else seconds_text(erased),
+                    _factor(again, answered, "answer_seconds"),
+                    _factor(again, erased, "erased_seconds"),
+                    share(q["due"] for q in found) if method not in ("nothing", "retrain") else "-",
+                )
+            )
     return Table(
         "Two times of a request: until the answer, and until the rows are erased",
         ("data", "model", "r", "method", "answer", "erased", "Retrain / answer", "Retrain / erased", "due"),
@@ -414,7 +517,7 @@ def two_times(records: list[Record]) -> Table:
         "Erased: nothing kept in memory, journal or directory gives the rows back; for L2UL the request and `save` of "
         "the directory, rows included, for Retrain the fit (of the MLP: its anchor too, trained on D once) and its "
         "parameters written and synced.",
-    )  # fmt: skip
+    )
 
 
 def _factor(again: list[Record], own: float | None, name: str) -> str:
@@ -431,18 +534,39 @@ def slow_down(records: list[Record]) -> Table:
             passes = "-" if "due" not in r else f"{r['due']} ({100 * r['due'] / max(r['requests'], 1):.3g} %)"
             largest = number(r.get("largest_error"))
             rows.append(
-                (dataset_label(dataset, r["source"], r["n"]), r["attack"], str(r["requests"]), seconds_text(r["p50"]),
-                 seconds_text(r["p99"]), seconds_text(r["most"]), tiers or "-", passes,
-                 seconds_text(r.get("refresh_p50")), seconds_text(r.get("refresh_seconds")), largest)
-            )  # fmt: skip
+                (
+                    dataset_label(dataset, r["source"], r["n"]),
+                    r["attack"],
+                    str(r["requests"]),
+                    seconds_text(r["p50"]),
+                    seconds_text(r["p99"]),
+                    seconds_text(r["most"]),
+                    tiers or "-",
+                    passes,
+                    seconds_text(r.get("refresh_p50")),
+                    seconds_text(r.get("refresh_seconds")),
+                    largest,
+                )
+            )
     return Table(
         "Slow-down: single requests chosen to make the server work, beside random ones",
-        ("data", "requests for", "requests", "p50", "p99", "longest", "tiers", "left a pass due", "one pass",
-         "all passes", "largest estimate"),
+        (
+            "data",
+            "requests for",
+            "requests",
+            "p50",
+            "p99",
+            "longest",
+            "tiers",
+            "left a pass due",
+            "one pass",
+            "all passes",
+            "largest estimate",
+        ),
         rows,
         "What is due is refreshed at once. The last attack knows the model, the grid and all rows. The line of random "
         "rows is also the share of single requests that come out due. Retrain: a fit for every request.",
-    )  # fmt: skip
+    )
 
 
 def reconstruction(records: list[Record]) -> Table:
@@ -457,18 +581,36 @@ def reconstruction(records: list[Record]) -> Table:
             best = min(here, key=lambda r: r["ratio"] if r["ratio"] is not None else np.inf)
             text = "no attack gives a row" if worst is None else number(worst)
             rows.append(
-                (model, method, how, scene, str(len(here)), str(best["attack"] or "-"), number(best["error"]),
-                 number(best["chance"]), marked(text, worst, 0.5 if scene == SAVED else None, at_least=True))
-            )  # fmt: skip
+                (
+                    model,
+                    method,
+                    how,
+                    scene,
+                    str(len(here)),
+                    str(best["attack"] or "-"),
+                    number(best["error"]),
+                    number(best["chance"]),
+                    marked(text, worst, 0.5 if scene == SAVED else None, at_least=True),
+                )
+            )
     return Table(
         "Reconstruction of a forgotten row from what is saved",
-        ("model", "method", "how", "attacker holds", "rows", "best attack", "its relative error", "a guess",
-         "error / guess"),
+        (
+            "model",
+            "method",
+            "how",
+            "attacker holds",
+            "rows",
+            "best attack",
+            "its relative error",
+            "a guess",
+            "error / guess",
+        ),
         rows,
         "The worst case over the rows. A guess is the better of the mean row and a random one: ratio 1. Goal for one "
         "saved directory: 0.5 at least. A deferred save is due and says so; whoever holds the states before and after "
         "computes the row from a method that is accurate and deterministic, whatever it keeps.",
-    )  # fmt: skip
+    )
 
 
 def fit(records: list[Record]) -> Table:
@@ -481,9 +623,15 @@ def fit(records: list[Record]) -> Table:
         goal = (1.5 if r["order"] == 3 else None) if whole else (1.0 if r["method"].startswith("integer") else None)
         ratio = "-" if r["ratio"] is None else marked(f"{r['ratio']:.3g}", r["ratio"], goal)
         rows.append(
-            ("whole fit(path)" if whole else "one pass of sums", f"{r['source']}, {r['n']:,} x {r['d']}", r["method"],
-             seconds_text(r["seconds"]), parts, ratio)
-        )  # fmt: skip
+            (
+                "whole fit(path)" if whole else "one pass of sums",
+                f"{r['source']}, {r['n']:,} x {r['d']}",
+                r["method"],
+                seconds_text(r["seconds"]),
+                parts,
+                ratio,
+            )
+        )
     if pick(mine, threads_used=1) and not pick(mine, method=peer):
         rows.append(("one pass of sums", "-", peer, "not installed", "-", "-"))
     return Table(
@@ -492,7 +640,7 @@ def fit(records: list[Record]) -> Table:
         rows,
         "Goals: the fit with third derivatives within 1.5 times the one without; sums of order 2 and 3 as fast as "
         "tabmat's `sandwich`, which sums the Hessian alone.",
-    )  # fmt: skip
+    )
 
 
 def pairs(records: list[Record]) -> Table:

@@ -77,10 +77,24 @@ from l2ul_fast.unlearner.artifact.tensors import (
 )
 
 __all__ = [
-    "FORMAT", "FORMAT_VERSION", "Arrays", "FileRecord", "Header", "NotTidied", "Opened", "append_artifact",
-    "check_artifact", "load_artifact", "locked", "open_artifact", "read_header", "read_ledger", "read_view",
-    "refuse_foreign", "save_artifact",
-]  # fmt: skip
+    "FORMAT",
+    "FORMAT_VERSION",
+    "Arrays",
+    "FileRecord",
+    "Header",
+    "NotTidied",
+    "Opened",
+    "append_artifact",
+    "check_artifact",
+    "load_artifact",
+    "locked",
+    "open_artifact",
+    "read_header",
+    "read_ledger",
+    "read_view",
+    "refuse_foreign",
+    "save_artifact",
+]
 
 LEDGER = "ledger.jsonl"
 _GROUP = re.compile(r"[a-z0-9_]{1,40}")
@@ -295,9 +309,14 @@ def _grouped(arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], k
 
 
 def _save(
-    directory: Path, facts: dict[str, Any], parts: dict[str, Any], keep: Collection[str], erasable: Collection[str],
-    entries: list[Entry], base: int | None,
-) -> int:  # fmt: skip
+    directory: Path,
+    facts: dict[str, Any],
+    parts: dict[str, Any],
+    keep: Collection[str],
+    erasable: Collection[str],
+    entries: list[Entry],
+    base: int | None,
+) -> int:
     view = _current(directory)
     old = view.header
     _refuse_stale(directory, view, base, facts)
@@ -328,9 +347,14 @@ def _save(
 
 
 def _append(
-    directory: Path, facts: dict[str, Any], parts: dict[str, Any], keep: Collection[str], entries: list[Entry],
-    base: int, known: View | None,
-) -> View:  # fmt: skip
+    directory: Path,
+    facts: dict[str, Any],
+    parts: dict[str, Any],
+    keep: Collection[str],
+    entries: list[Entry],
+    base: int,
+    known: View | None,
+) -> View:
     view = _still(directory, known)
     if view is None:
         view = _current(directory)

@@ -97,11 +97,14 @@ def _plain(value: Any) -> Any:
 
 def dump(header: Header) -> bytes:
     content: dict[str, Any] = {
-        "format": FORMAT, "format_version": header.version, "package_version": header.package_version,
-        "generation": header.generation, "facts": header.facts,
+        "format": FORMAT,
+        "format_version": header.version,
+        "package_version": header.package_version,
+        "generation": header.generation,
+        "facts": header.facts,
         "files": {k: v.plain() for k, v in header.files.items()},
         "ledger": {"bytes": header.ledger_bytes, "entries": header.ledger_entries, "head": header.ledger_head},
-    }  # fmt: skip
+    }
     content["sha256"] = hashlib.sha256(canonical(content).encode()).hexdigest()
     return canonical(content).encode() + b"\n"
 
@@ -144,9 +147,16 @@ def _checked(content: dict[str, Any]) -> Header:
     if not _DIGEST.fullmatch(ledger["head"]) or not isinstance(content["facts"], dict):
         raise ValueError("ledger")
     return Header(
-        count(content["generation"]), content["facts"], files, count(ledger["bytes"]), count(ledger["entries"]),
-        ledger["head"], str(content["package_version"]), content["format_version"], content["sha256"],
-    )  # fmt: skip
+        count(content["generation"]),
+        content["facts"],
+        files,
+        count(ledger["bytes"]),
+        count(ledger["entries"]),
+        ledger["head"],
+        str(content["package_version"]),
+        content["format_version"],
+        content["sha256"],
+    )
 
 
 def count(value: Any) -> int:

@@ -66,11 +66,14 @@ class Record:
     def line(self, previous: str) -> bytes:
         """As it stands in the journal, behind a line (or artifact.json) of digest `previous`."""
         content = {
-            "generation": self.generation, "entries": self.entries, "facts": self.facts,
-            "files": {group: record.plain() for group, record in self.files.items()}, "dropped": self.dropped,
+            "generation": self.generation,
+            "entries": self.entries,
+            "facts": self.facts,
+            "files": {group: record.plain() for group, record in self.files.items()},
+            "dropped": self.dropped,
             "digests": {group: {str(k): v for k, v in own.items()} for group, own in self.digests.items()},
             "previous": previous,
-        }  # fmt: skip
+        }
         text = json.dumps(content, separators=(",", ":"), allow_nan=False)[:-1].encode()
         return text + b',"sha256":"' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
 
@@ -172,9 +175,13 @@ def _parse(line: bytes) -> tuple[Record, str] | None:
             group: {int(k): _checked_digest(v) for k, v in own.items()} for group, own in content["digests"].items()
         }
         record = Record(
-            count(content["generation"]), dict(content["facts"]), files, [str(g) for g in content["dropped"]], digests,
+            count(content["generation"]),
+            dict(content["facts"]),
+            files,
+            [str(g) for g in content["dropped"]],
+            digests,
             [dict(e) for e in content["entries"]],
-        )  # fmt: skip
+        )
         _ = record.erased  # says whether the entries have rows
         return record, str(content["previous"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

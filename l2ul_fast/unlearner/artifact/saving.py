@@ -153,10 +153,19 @@ def _facts(u: L2UL) -> dict[str, Any]:
     else:
         data = {"kind": "none", "dtype": u.store.dtype.name}
     return {
-        "params": u.params, "n": u.n, "d": u.d, "rows": int(u.status.size), "classes": u.classes_, "label": u.label,
-        "fit": u.fit_id, "data": data, "report": coarse(u.report_), "head": u.head.kind,
-        "head_facts": u.head.facts(), "due": u.due,
-    }  # fmt: skip
+        "params": u.params,
+        "n": u.n,
+        "d": u.d,
+        "rows": int(u.status.size),
+        "classes": u.classes_,
+        "label": u.label,
+        "fit": u.fit_id,
+        "data": data,
+        "report": coarse(u.report_),
+        "head": u.head.kind,
+        "head_facts": u.head.facts(),
+        "due": u.due,
+    }
 
 
 def coarse(report: dict[str, Any]) -> dict[str, Any]:
@@ -208,9 +217,14 @@ def _write(u: L2UL, directory: Path, here: bool) -> None:
     history = u.entries if here else [*u.history, *u.entries]  # a new place gets the whole history
     try:
         u.generation = save_artifact(
-            directory, _facts(u), arrays, groups={g: list(own) for g, own in groups.items()}, erasable=ERASABLE,
-            ledger_entry=history, base=u.generation if here else None,
-        )  # fmt: skip
+            directory,
+            _facts(u),
+            arrays,
+            groups={g: list(own) for g, own in groups.items()},
+            erasable=ERASABLE,
+            ledger_entry=history,
+            base=u.generation if here else None,
+        )
     except NotTidied as error:
         _saved(u, directory, error.generation)
         raise
@@ -232,10 +246,15 @@ def _append(u: L2UL, directory: Path) -> None:
     assert u.generation is not None
     try:
         view = append_artifact(
-            directory, _facts(u), {name: array for own in changed.values() for name, array in own.items()},
-            groups={g: list(own) for g, own in changed.items()}, keep=keep, ledger_entry=u.entries, base=u.generation,
+            directory,
+            _facts(u),
+            {name: array for own in changed.values() for name, array in own.items()},
+            groups={g: list(own) for g, own in changed.items()},
+            keep=keep,
+            ledger_entry=u.entries,
+            base=u.generation,
             known=known,
-        )  # fmt: skip
+        )
     except NotTidied as error:
         _saved(u, directory, error.generation)
         raise

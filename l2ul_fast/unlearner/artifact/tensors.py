@@ -35,9 +35,19 @@ Digests = dict[int, str]
 Layout = list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
 
 _DTYPES = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
-    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
 #: Safetensors' name of each dtype that can be saved.
 CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 #: Bytes of a digest's line.

@@ -80,9 +80,17 @@ class Expansion:
     passes_until: ClassVar[float | None] = None
 
     def __init__(
-        self, model: Any, order: int, classes: int, penalty: tuple[float, float], where: str, anchor: Vector,
-        exponents: NDArray[np.int64], sums: NDArray[np.int64], weighted: bool,
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        order: int,
+        classes: int,
+        penalty: tuple[float, float],
+        where: str,
+        anchor: Vector,
+        exponents: NDArray[np.int64],
+        sums: NDArray[np.int64],
+        weighted: bool,
+    ) -> None:
         """penalty: its weight is penalty[0] + penalty[1] * sum of weights. where: how the anchor was chosen, "grid",
         "given" or "optimum". classes: 0 for models of numbers."""
         self.model, self.loss = model, NAMES.index(model.loss_name)
@@ -114,10 +122,19 @@ class Expansion:
 
     @classmethod
     def build(
-        cls, model: Any, table: Table, theta: Vector, *, order: int = 3, anchor: str | Vector = "grid",
-        penalty: tuple[float, float] | None = None, report: Report | None = None, passes: Passes | None = None,
-        enough: float = np.inf, uncertain: float = 0.0,
-    ) -> Expansion:  # fmt: skip
+        cls,
+        model: Any,
+        table: Table,
+        theta: Vector,
+        *,
+        order: int = 3,
+        anchor: str | Vector = "grid",
+        penalty: tuple[float, float] | None = None,
+        report: Report | None = None,
+        passes: Passes | None = None,
+        enough: float = np.inf,
+        uncertain: float = 0.0,
+    ) -> Expansion:
         """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum")
         or at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None.
 
@@ -167,9 +184,17 @@ class Expansion:
 
     @classmethod
     def at(
-        cls, model: Any, order: int, classes: int, penalty: tuple[float, float], where: str, point: Vector,
-        exponents: NDArray[np.int64], passes: Passes, weighted: bool,
-    ) -> Expansion:  # fmt: skip
+        cls,
+        model: Any,
+        order: int,
+        classes: int,
+        penalty: tuple[float, float],
+        where: str,
+        point: Vector,
+        exponents: NDArray[np.int64],
+        passes: Passes,
+        weighted: bool,
+    ) -> Expansion:
         """Sum all rows at a point; those exponents that depend on it are filled in. delta is not solved for yet."""
         loss, p = NAMES.index(model.loss_name), model.size
         exponents[p : p + 3] = LOGISTIC_BOUNDS
@@ -184,9 +209,14 @@ class Expansion:
         """What one row adds to the sums."""
         p, state = self.p, self.state
         return Terms(
-            self.loss, self.order, not _bounded(self.loss, self.weighted), state[kernels.ANCHOR, :p],
-            state[kernels.INVERSE_SCALE, :p], state[kernels.FACTS, : ints.SCALES], self.classes,
-        )  # fmt: skip
+            self.loss,
+            self.order,
+            not _bounded(self.loss, self.weighted),
+            state[kernels.ANCHOR, :p],
+            state[kernels.INVERSE_SCALE, :p],
+            state[kernels.FACTS, : ints.SCALES],
+            self.classes,
+        )
 
     def add(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None = None) -> None:
         """Add the terms of rows X (n, d), y (n,) to the sums; delta stays as it was."""
@@ -437,9 +467,16 @@ class Expansion:
 
         def build(enough: float) -> Expansion:
             return Expansion.build(
-                self.model, table, found.theta, order=self.order, anchor=anchor, penalty=self.penalty, passes=passes,
-                enough=enough, uncertain=uncertainty(found, model),
-            )  # fmt: skip
+                self.model,
+                table,
+                found.theta,
+                order=self.order,
+                anchor=anchor,
+                penalty=self.penalty,
+                passes=passes,
+                enough=enough,
+                uncertain=uncertainty(found, model),
+            )
 
         fresh = build(np.inf)
         if rtol is not None and fresh.where == "grid" and fresh.offset > rtol * moved > 0.0:
@@ -522,10 +559,15 @@ class Expansion:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "order": self.order, "classes": self.classes, "where": self.where,
-            "penalty": list(self.penalty), "weighted": self.weighted, "finer": self.finer, "for_rtol": self.for_rtol,
+            "order": self.order,
+            "classes": self.classes,
+            "where": self.where,
+            "penalty": list(self.penalty),
+            "weighted": self.weighted,
+            "finer": self.finer,
+            "for_rtol": self.for_rtol,
             "due": int(self.state[kernels.FACTS, kernels.DUE]),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Expansion:
@@ -672,9 +714,16 @@ def fit_by_sums(model: Any, passes: Passes, classes: int, weighted: bool = False
     theta, step, before = np.zeros(p), np.zeros(p), np.inf
     for k in range(100):
         at = Expansion.at(
-            model, 2, classes if model.loss_name == "logistic" else 0, (0.0, model.lam), "given", theta,
-            exponents.copy(), passes, weighted,
-        )  # fmt: skip
+            model,
+            2,
+            classes if model.loss_name == "logistic" else 0,
+            (0.0, model.lam),
+            "given",
+            theta,
+            exponents.copy(),
+            passes,
+            weighted,
+        )
         gradient = np.zeros(p)
         kernels.residual(at.sums, at.state, p, 2, gradient)
         norm = float(np.abs(gradient).max()) / at.weight

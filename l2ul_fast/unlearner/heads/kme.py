@@ -47,9 +47,15 @@ class Kme(SealedHead):
     reveals: ClassVar[str] = "its parameters, its map and the seeds of its cells still depend on them"
 
     def __init__(
-        self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64], cells: CellState,
-        W: NDArray[Any], held_out: float,
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        options: dict[str, Any],
+        theta: Vector,
+        class_counts: NDArray[np.int64],
+        cells: CellState,
+        W: NDArray[Any],
+        held_out: float,
+    ) -> None:
         super().__init__(model, options, theta, class_counts)
         self.cells, self.W, self.held_out = cells, np.ascontiguousarray(W, np.float32), held_out
         self._base = self._weigh(cells.counts)  # of D's own mean
@@ -60,9 +66,16 @@ class Kme(SealedHead):
     ) -> tuple[Self, dict[str, Any]]:
         """(the head that these pairs teach, what was found); cells are those of table's rows."""
         shifts = class_shifts(
-            cells.packed, pairs.rows, pairs.n_forget, cells.t, cells.psi, table.y, len(cells.counts),
-            starts=pairs.starts, whole=cells.counts if pairs.full else None,
-        )  # fmt: skip
+            cells.packed,
+            pairs.rows,
+            pairs.n_forget,
+            cells.t,
+            cells.psi,
+            table.y,
+            len(cells.counts),
+            starts=pairs.starts,
+            whole=cells.counts if pairs.full else None,
+        )
         ridge = RidgeHead.fit(np.sqrt(pairs.n_forget)[:, None] * shifts, pairs.T)
         if np.isinf(ridge.strength):
             raise UserError("the training pairs taught nothing: raise m, s or psi")

@@ -47,9 +47,14 @@ class Learned(SealedHead):
     reveals: ClassVar[str] = "whoever holds it can compute the rows of a small request from its parameters and map"
 
     def __init__(
-        self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64], W: NDArray[Any],
+        self,
+        model: Any,
+        options: dict[str, Any],
+        theta: Vector,
+        class_counts: NDArray[np.int64],
+        W: NDArray[Any],
         held_out: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(model, options, theta, class_counts)
         self.W = np.ascontiguousarray(W, np.float32 if len(W) > SINGLE else np.float64)
         self.held_out = held_out

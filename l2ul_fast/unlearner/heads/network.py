@@ -106,9 +106,17 @@ class Trained:
 
 
 def _train(
-    network: UnlearnNetwork, x: torch.Tensor, target: torch.Tensor, held: torch.Tensor, generator: torch.Generator,
-    epochs: int, batch: int, lr: float, patience: int, progress: Progress | None,
-) -> tuple[dict[str, list[float]], int]:  # fmt: skip
+    network: UnlearnNetwork,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    held: torch.Tensor,
+    generator: torch.Generator,
+    epochs: int,
+    batch: int,
+    lr: float,
+    patience: int,
+    progress: Progress | None,
+) -> tuple[dict[str, list[float]], int]:
     """Adam on the pairs not `held` (bool), mean squared error, cosine schedule; ends at the best held-out epoch.
 
     Returns loss curves (epoch 0 is before training) and that epoch. Stops after `patience` epochs without a new best.
@@ -156,10 +164,20 @@ def _hold_out(m: int, share: float, generator: torch.Generator) -> torch.Tensor:
 
 
 def fit_direct(
-    mu_D: NDArray[Any], mu_f: NDArray[Any], theta: NDArray[Any], theta_r: NDArray[Any], *, seed: int | None = 0,
-    hidden: tuple[int, int] = HIDDEN, epochs: int = 60, batch: int = 64, lr: float = 1e-3, held_out: float = 0.1,
-    patience: int = 60, progress: Progress | None = None,
-) -> Trained:  # fmt: skip
+    mu_D: NDArray[Any],
+    mu_f: NDArray[Any],
+    theta: NDArray[Any],
+    theta_r: NDArray[Any],
+    *,
+    seed: int | None = 0,
+    hidden: tuple[int, int] = HIDDEN,
+    epochs: int = 60,
+    batch: int = 64,
+    lr: float = 1e-3,
+    held_out: float = 0.1,
+    patience: int = 60,
+    progress: Progress | None = None,
+) -> Trained:
     """The paper's head: raw [mu_D, mu_f (m, t psi), theta (m, p)] -> theta_r (m, p)."""
     m, p = theta.shape
     generator = torch.Generator().manual_seed(_seed(seed))
@@ -169,9 +187,12 @@ def fit_direct(
         x, target = network.join(mu_D=mu_D, mu_f=mu_f, theta=theta), torch.from_numpy(theta_r.astype(np.float32))
         curves, best = _train(network, x, target, held, generator, epochs, batch, lr, patience, progress)
     facts = {
-        "epochs": len(curves["train"]) - 1, "best_epoch": best, "heldout_loss": curves["heldout"][best],
-        "heldout_do_nothing": float(np.mean((theta - theta_r)[held.numpy()] ** 2)), "m": m,
-    }  # fmt: skip
+        "epochs": len(curves["train"]) - 1,
+        "best_epoch": best,
+        "heldout_loss": curves["heldout"][best],
+        "heldout_do_nothing": float(np.mean((theta - theta_r)[held.numpy()] ** 2)),
+        "m": m,
+    }
     return Trained(network, curves, facts)
 
 

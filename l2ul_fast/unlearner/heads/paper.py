@@ -45,9 +45,16 @@ class Paper(SealedHead):
     reveals: ClassVar[str] = "its parameters, its network and the seeds of its cells still depend on them"
 
     def __init__(
-        self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64], cells: CellState,
-        weights: Weights, off: float, pace: float,
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        options: dict[str, Any],
+        theta: Vector,
+        class_counts: NDArray[np.int64],
+        cells: CellState,
+        weights: Weights,
+        off: float,
+        pace: float,
+    ) -> None:
         super().__init__(model, options, theta, class_counts)
         self.cells, self.weights, self.off, self.pace = cells, weights, off, pace
         self._forward = DirectForward(weights, cells.t, cells.psi)
@@ -56,16 +63,23 @@ class Paper(SealedHead):
 
     @classmethod
     def of(
-        cls, trained: Trained, pairs: Pairs, table: Table, cells: CellState, options: dict[str, Any],
+        cls,
+        trained: Trained,
+        pairs: Pairs,
+        table: Table,
+        cells: CellState,
+        options: dict[str, Any],
         report: Report | None = None,
-    ) -> tuple[Self, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[Self, dict[str, Any]]:
         """(the head whose network is trained on these pairs, what was found); cells are those of table's rows."""
         from l2ul_fast.unlearner.heads.network import train_direct  # torch is imported only when a network is trained
 
         network = train_direct(
-            pairs, cells, seed=options["random_state"],
+            pairs,
+            cells,
+            seed=options["random_state"],
             progress=None if report is None else lambda done, total: report("train N_U", done, total),
-        )  # fmt: skip
+        )
         off = float(np.sqrt(network.facts["heldout_loss"] * trained.theta.size))
         pace, counts = float(np.median(np.linalg.norm(pairs.T, axis=1))), counts_of(table)
         head = cls(trained.model, options, trained.theta, counts, cells, network.weights(), off, pace)

@@ -23,8 +23,21 @@ from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
 
 #: What a head keeps of the unlearner's parameters: all that training it anew takes.
-OPTIONS = ("model", "lam", "penalty", "m", "s", "robust", "psi", "t", "hidden", "activation", "anchor", "anchor_rows",
-           "random_state")  # fmt: skip
+OPTIONS = (
+    "model",
+    "lam",
+    "penalty",
+    "m",
+    "s",
+    "robust",
+    "psi",
+    "t",
+    "hidden",
+    "activation",
+    "anchor",
+    "anchor_rows",
+    "random_state",
+)
 #: Rows per subset pair unless said otherwise: for logistic regression, whose rho falls like 1/s while the cost grows
 #: like s; and for the MLP, as in the paper.
 SUBSET_LR, SUBSET_MLP = 10_000, 3000
@@ -141,9 +154,16 @@ def make_pairs(
     if getattr(model, "anchor", None) is None:
         s = subset_size(options, table.n, again)
         return subset_pairs(
-            model, table, labels_of(table), options["m"], s, rng, robust=options["robust"], progress=progress,
+            model,
+            table,
+            labels_of(table),
+            options["m"],
+            s,
+            rng,
+            robust=options["robust"],
+            progress=progress,
             client=client,
-        )  # fmt: skip
+        )
     ids, base = table.ids(), trained
     if table.n > PAIR_ROWS:
         ids = np.sort(rng.choice(ids, PAIR_ROWS, replace=False))
@@ -271,9 +291,11 @@ class SealedHead(ABC):
     def facts(self) -> dict[str, Any]:
         """JSON values that `from_arrays` needs."""
         return {
-            "options": self.options, "mu": getattr(self.model, "mu", None), "unsealed": self._unsealed,
+            "options": self.options,
+            "mu": getattr(self.model, "mu", None),
+            "unsealed": self._unsealed,
             "moved": self._moved,
-        }  # fmt: skip
+        }
 
     def arrays(self) -> Arrays:
         """What is saved, besides facts: functions of the rows that stay unless `due`."""

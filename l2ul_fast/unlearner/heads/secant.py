@@ -429,9 +429,15 @@ class Secant:
     passes_until: ClassVar[float | None] = None
 
     def __init__(
-        self, model: Any, options: dict[str, Any], counts: NDArray[np.int64], theta: Vector, total: Vector,
-        inverse: Inverse, thirds: NDArray[np.float32],
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        options: dict[str, Any],
+        counts: NDArray[np.int64],
+        theta: Vector,
+        total: Vector,
+        inverse: Inverse,
+        thirds: NDArray[np.float32],
+    ) -> None:
         """theta (p,) is where total (p,), the sum of the rows' gradients, was taken. thirds: see projected_thirds, none
         for an MLP."""
         self.model, self.options, self.inverse, self.thirds = model, options, inverse, thirds

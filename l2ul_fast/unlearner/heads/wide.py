@@ -51,9 +51,14 @@ class Wide:
     passes_until: ClassVar[float | None] = PASSES_UNTIL
 
     def __init__(
-        self, model: Any, penalty: tuple[float, float], counts: NDArray[np.int64], weight: float, theta: Vector,
+        self,
+        model: Any,
+        penalty: tuple[float, float],
+        counts: NDArray[np.int64],
+        weight: float,
+        theta: Vector,
         sums: Sums,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """penalty: its weight is penalty[0] + penalty[1] * the sum of weights. counts: rows of each class, none for
         models of numbers. sums: of the rows at theta."""
         self.model, self.loss, self.penalty = model, NAMES.index(model.loss_name), penalty

@@ -65,9 +65,12 @@ class Pairs:
         flat = np.concatenate([self.rows[:0], *rows])
         per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
         return Pairs(
-            rows=flat, starts=starts, rejected=self.rejected, full=self.full,
+            rows=flat,
+            starts=starts,
+            rejected=self.rejected,
+            full=self.full,
             **{name: getattr(self, name)[keep] for name in per_pair},
-        )  # fmt: skip
+        )
 
 
 def features(
@@ -128,9 +131,13 @@ class PairMaker:
     fresh pages take longer to get than rows to read into them."""
 
     def __init__(
-        self, model: Any, table: Table, plan: PairPlan, visible: NDArray[np.int64] | None = None,
+        self,
+        model: Any,
+        table: Table,
+        plan: PairPlan,
+        visible: NDArray[np.int64] | None = None,
         before: PairMaker | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """visible : `table.ids()` if there already. before : one that is no longer needed, for its memory."""
         self.model, self.table, self.plan = model, table, plan
         self.visible = table.ids() if visible is None else visible
@@ -193,15 +200,26 @@ class Made:
         rows = self.ids if k == m else self.ids[kept]
         theta, theta_r, Z, T = (whole if k == m else whole[kept] for whole in self._found)
         return Pairs(
-            rows=rows.ravel(), starts=np.arange(k + 1) * s, n_forget=self._n_forget[kept], n=np.full(k, s),
-            theta=theta, theta_r=theta_r, Z=Z, T=T, rejected=m - k,
-        )  # fmt: skip
+            rows=rows.ravel(),
+            starts=np.arange(k + 1) * s,
+            n_forget=self._n_forget[kept],
+            n=np.full(k, s),
+            theta=theta,
+            theta_r=theta_r,
+            Z=Z,
+            T=T,
+            rejected=m - k,
+        )
 
 
 def fit_batch(
-    model: Any, X: NDArray[Any], y: NDArray[np.uint8], local: NDArray[np.int64], n_forget: NDArray[np.int64],
+    model: Any,
+    X: NDArray[Any],
+    y: NDArray[np.uint8],
+    local: NDArray[np.int64],
+    n_forget: NDArray[np.int64],
     progress: Any = None,
-) -> tuple[NDArray[Any], ...]:  # fmt: skip
+) -> tuple[NDArray[Any], ...]:
     """(which pairs are accepted (m,), their theta, theta_r, Z, T (k, p)) of pairs with rows X[local] (m, s)."""
     s = local.shape[1]
     options = {"progress": progress} if model.name == "lr" else {}
@@ -260,7 +278,14 @@ def full_pairs(
     if keep.size < m / 2:
         raise UserError(f"{m - keep.size} of {m} training pairs did not converge: raise mu or lam")
     return Pairs(
-        rows=np.concatenate(rows), starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), n_forget=sizes,
-        n=np.full(keep.size, len(X)), theta=np.tile(theta, (keep.size, 1)), theta_r=theta_r[keep], Z=Z, T=T,
-        rejected=m - keep.size, full=True,
-    )  # fmt: skip
+        rows=np.concatenate(rows),
+        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        n_forget=sizes,
+        n=np.full(keep.size, len(X)),
+        theta=np.tile(theta, (keep.size, 1)),
+        theta_r=theta_r[keep],
+        Z=Z,
+        T=T,
+        rejected=m - keep.size,
+        full=True,
+    )

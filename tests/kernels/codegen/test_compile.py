@@ -47,8 +47,7 @@ def test_import_prints_nothing_and_leaves_the_environment_alone(run_python):
 
 @pytest.mark.skipif(sys.platform != "linux" or "x86" not in __import__("platform").machine(), reason="x86 targets")
 @pytest.mark.parametrize(
-    ("name", "features", "vector", "register"),
-    [("haswell", AVX2, 32, "%ymm"), ("x86-64", "+sse,+sse2", 16, "%xmm")],
+    ("name", "features", "vector", "register"), [("haswell", AVX2, 32, "%ymm"), ("x86-64", "+sse,+sse2", 16, "%xmm")]
 )
 def test_right_on_lesser_cpus(run_python, tmp_path, name, features, vector, register):
     code = CHECK.replace("PSIS", "(2, 3, 4, 6, 300)")

@@ -69,9 +69,19 @@ class Summed:
         counted = self.loss != LOGISTIC or self.weights is not None
         inverse = np.ldexp(1.0, -self.exponents[: self.anchor.size])
         ints.add_all_rows(
-            X[rows], self.y[rows], weights, sign, self.loss, self.order, counted, self.anchor, inverse, self.scales,
-            self.classes, sums,
-        )  # fmt: skip
+            X[rows],
+            self.y[rows],
+            weights,
+            sign,
+            self.loss,
+            self.order,
+            counted,
+            self.anchor,
+            inverse,
+            self.scales,
+            self.classes,
+            sums,
+        )
         return sums
 
     def total(self, rows=slice(None)):
@@ -80,9 +90,16 @@ class Summed:
     def oracle(self, rows=slice(None)):
         weights = None if self.weights is None else self.weights[rows]
         return oracle.sums(
-            self.X[rows], self.y[rows], weights, self.loss, self.order, self.anchor, self.exponents, self.bits,
+            self.X[rows],
+            self.y[rows],
+            weights,
+            self.loss,
+            self.order,
+            self.anchor,
+            self.exponents,
+            self.bits,
             self.classes,
-        )  # fmt: skip
+        )
 
 
 def draw(seed, n, d, loss=LOGISTIC, order=3, dtype=np.float64, weighted=False, powers=0.0, far=0.0, ties=False):
@@ -113,10 +130,17 @@ def equal(sums, integers):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seeds, st.sampled_from([0, 1, 2, 5, 30]), st.integers(1, 6), st.integers(0, 2), st.sampled_from([2, 3]),
-    st.sampled_from(DTYPES), st.booleans(), st.sampled_from([0.0, 1.0, 20.0]), st.sampled_from([0.0, 1e3]),
+    seeds,
+    st.sampled_from([0, 1, 2, 5, 30]),
+    st.integers(1, 6),
+    st.integers(0, 2),
+    st.sampled_from([2, 3]),
+    st.sampled_from(DTYPES),
     st.booleans(),
-)  # fmt: skip
+    st.sampled_from([0.0, 1.0, 20.0]),
+    st.sampled_from([0.0, 1e3]),
+    st.booleans(),
+)
 @example(0, 1, 1, 0, 3, np.float32, False, 0.0, 0.0, False)
 @example(1, 70, 5, 0, 3, np.float64, True, 20.0, 1e3, False)  # more rows than a block
 @example(2, 129, 3, 2, 3, np.float64, False, 0.0, 0.0, True)

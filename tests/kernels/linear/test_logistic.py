@@ -33,9 +33,7 @@ def norm(X, y, theta, lam):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.integers(0, 700), st.integers(1, 9), st.booleans(), st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 2**32)
-)  # fmt: skip
+@given(st.integers(0, 700), st.integers(1, 9), st.booleans(), st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 2**32))
 def test_sums_agree_with_the_oracle(n, d, weighted, size, seed):
     check_sums(n, d, np.float32, weighted, size, seed)
 
@@ -100,9 +98,12 @@ def test_extreme_scores_keep_their_digits():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.integers(2, 90), st.integers(1, 8), st.sampled_from([0.3, 3.0, 100.0]), st.sampled_from([1e-6, 1e-3, 1.0]),
+    st.integers(2, 90),
+    st.integers(1, 8),
+    st.sampled_from([0.3, 3.0, 100.0]),
+    st.sampled_from([1e-6, 1e-3, 1.0]),
     st.integers(0, 2**32),
-)  # fmt: skip
+)
 def test_pairs_agree_with_the_oracle_whatever_the_separation(s, d, strength, lam, seed):
     check_pairs(s, d, np.float32, strength, lam, seed)
 

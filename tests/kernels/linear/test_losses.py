@@ -75,11 +75,7 @@ def test_derivatives_are_those_of_torch(loss, y):
     torch = pytest.importorskip("torch")
     z, _ = places(loss)
     at = torch.tensor(z, dtype=torch.float64, requires_grad=True)
-    here = [
-        torch.nn.functional.softplus(at, threshold=1e9) - y * at,
-        (at - y) ** 2 / 2,
-        torch.exp(at) - y * at,
-    ][loss]  # fmt: skip
+    here = [torch.nn.functional.softplus(at, threshold=1e9) - y * at, (at - y) ** 2 / 2, torch.exp(at) - y * at][loss]
     expected = []
     for _ in range(3):
         (here,) = torch.autograd.grad(here.sum(), at, create_graph=True, allow_unused=True)

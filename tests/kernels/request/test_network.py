@@ -160,9 +160,12 @@ def test_a_move_is_a_forward_and_then_forgetting(seed, shape, r, p):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(0, 2**32), st.integers(0, 40), st.sampled_from([16, 32, 64, 112, 128, 144, 256, 512]),
-    st.sampled_from([0, 16, 48]), st.integers(0, 5),
-)  # fmt: skip
+    st.integers(0, 2**32),
+    st.integers(0, 40),
+    st.sampled_from([16, 32, 64, 112, 128, 144, 256, 512]),
+    st.sampled_from([0, 16, 48]),
+    st.integers(0, 5),
+)
 def test_sum_rows_is_a_product(seed, m, width, more, at):
     """Any number of rows, also none and the same twice, rows with something behind them, from anywhere in a table."""
     rng = np.random.default_rng(seed)
@@ -263,7 +266,7 @@ def test_bad_input_is_one_sentence():
         (ValueError, "W1.mu_D", lambda: DirectForward(w, 11, 4)),
         (ValueError, "W3", lambda: DirectForward({**w, "W3": w["W3"][:-1]}, 10, 4)),
         (ValueError, "W1.theta", lambda: DirectForward({**w, "W1.theta": w["W1.theta"][:-1]}, 10, 4)),
-    ]  # fmt: skip
+    ]
     for error, text, call in cases:
         with pytest.raises(error, match=text):
             call()

@@ -77,9 +77,16 @@ def test_a_restart_is_a_second_run_from_where_the_first_ended(model, n, restart,
 
 @settings(max_examples=25, deadline=None)
 @given(
-    MODELS, st.integers(20, 120), st.integers(1, 4), st.integers(1, 10), st.integers(1, 3), st.integers(0, 6),
-    st.integers(1, 4), st.booleans(), st.integers(0, 99),
-)  # fmt: skip
+    MODELS,
+    st.integers(20, 120),
+    st.integers(1, 4),
+    st.integers(1, 10),
+    st.integers(1, 3),
+    st.integers(0, 6),
+    st.integers(1, 4),
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_replay_is_that_of_the_reference(model, n, count, r, memory, burn_in, period, published, seed):
     kind, C, activation = model
     _, _, _, descent, gradient, lam, start, rng = problem(kind, n, 3, C, activation, 0.1, seed)
@@ -93,9 +100,19 @@ def test_replay_is_that_of_the_reference(model, n, count, r, memory, burn_in, pe
     run = descent.train(start, ids, starts, order, 0.1, trace=True)
     weights = np.ones(n)
     answer = descent.replay(
-        run, places, ids, starts, order, 0.1, weights, memory=memory, burn_in=burn_in, period=period,
-        published=published, keep_trace=True,
-    )  # fmt: skip
+        run,
+        places,
+        ids,
+        starts,
+        order,
+        0.1,
+        weights,
+        memory=memory,
+        burn_in=burn_in,
+        period=period,
+        published=published,
+        keep_trace=True,
+    )
     W, G = list(run.W[:, descent.pad.where]), list(run.G[:, descent.pad.where])
     theta, exact = reference.replay(
         gradient, W, G, parts, order, ids[places], 0.1, lam, memory, burn_in, period, published
@@ -151,9 +168,12 @@ def _gather(at, itemsize, d, ids, lo, hi, columns):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 70), st.integers(0, 60), st.sampled_from([np.float32, np.float64]),
-    st.sampled_from([np.float32, np.float64]), st.integers(0, 99),
-)  # fmt: skip
+    st.integers(1, 70),
+    st.integers(0, 60),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 99),
+)
 def test_rows_are_gathered_by_columns(d, n, source, kind, seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(40, d)).astype(source)

@@ -49,9 +49,14 @@ def save_new(directory):
     made = entry("unlearn", n=98, theta=theta, theta_before=arrays["theta"], rows=[7, 5], trust={"x": 1.5}, time=1)
     changed = {"theta": theta, "counts": arrays["counts"] - 1}
     save_artifact(
-        directory, {**facts, "n": 98}, changed, groups={"model": ["theta"]}, keep={"cells"}, ledger_entry=made,
+        directory,
+        {**facts, "n": 98},
+        changed,
+        groups={"model": ["theta"]},
+        keep={"cells"},
+        ledger_entry=made,
         base=facts["generation"],
-    )  # fmt: skip
+    )
 
 
 def state_of(directory):
@@ -311,8 +316,10 @@ def test_nothing_of_a_dropped_row_is_left(tmp_path):
     whole = {"X": X, "columns": np.ascontiguousarray(single.T), "cells": cells}
     save_artifact(tmp_path, {}, whole, groups={"cells": ["cells"]})
     assert {t.split(" in ")[0] for t in traces(tmp_path, X[17], cells[17])} >= {
-        "row as float64", "value 3 as float32", "packed cells",
-    }  # fmt: skip
+        "row as float64",
+        "value 3 as float32",
+        "packed cells",
+    }
     keep = np.arange(50) != 17
     left = {"X": X[keep], "columns": np.ascontiguousarray(single.T[:, keep]), "cells": cells[keep]}
     save_artifact(tmp_path, {}, left, groups={"cells": ["cells"]}, ledger_entry=None)
@@ -420,10 +427,19 @@ def test_a_crafted_file_of_arrays_is_refused_even_with_the_right_checksum(tmp_pa
     path = tmp_path / "state-1-main.safetensors"
     good = {"dtype": "F64", "shape": [4], "data_offsets": [0, 32]}
     for facts in (
-        good | {"shape": [2**62]}, good | {"shape": [-4]}, good | {"shape": [2.0, 2]}, good | {"dtype": "F128"},
-        good | {"data_offsets": [8, 40]}, good | {"data_offsets": [0, 24], "shape": [3]}, [], None, good | {"shape": 4},
-        good | {"shape": [0, 2**70], "data_offsets": [0, 0]}, good | {"shape": [-2, -2]}, good | {"shape": ["4"]},
-    ):  # fmt: skip
+        good | {"shape": [2**62]},
+        good | {"shape": [-4]},
+        good | {"shape": [2.0, 2]},
+        good | {"dtype": "F128"},
+        good | {"data_offsets": [8, 40]},
+        good | {"data_offsets": [0, 24], "shape": [3]},
+        [],
+        None,
+        good | {"shape": 4},
+        good | {"shape": [0, 2**70], "data_offsets": [0, 0]},
+        good | {"shape": [-2, -2]},
+        good | {"shape": ["4"]},
+    ):
         text = json.dumps({"a": facts}).encode()
         content = len(text).to_bytes(8, "little") + text + bytes(32)
         path.write_bytes(content)

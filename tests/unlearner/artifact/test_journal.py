@@ -54,20 +54,28 @@ def save_old(directory, rows=()):
     for name in ("X", "y", "weights"):
         arrays[name][list(rows)] = 0
     save_artifact(
-        directory, {"n": N - len(rows), "due": None}, arrays | {"forgotten": np.array(rows, np.int64)},
-        groups={"rows": ["X", "y", "weights"], "sums": ["sums"], "theta": ["theta"]}, erasable=["rows"],
+        directory,
+        {"n": N - len(rows), "due": None},
+        arrays | {"forgotten": np.array(rows, np.int64)},
+        groups={"rows": ["X", "y", "weights"], "sums": ["sums"], "theta": ["theta"]},
+        erasable=["rows"],
         ledger_entry=entry("fit", n=N - len(rows), theta=THETA, time=0),
-    )  # fmt: skip
+    )
 
 
 def forget(directory, rows, before=(), known=None, base=None):
     """One deferred save."""
     n = N - len(before) - len(rows)
     return append_artifact(
-        directory, {"n": n, "due": "it is"}, {"sums": sums_without([*before, *rows])}, groups={"sums": ["sums"]},
-        keep=["main", "rows"], base=1 if base is None else base, known=known,
+        directory,
+        {"n": n, "due": "it is"},
+        {"sums": sums_without([*before, *rows])},
+        groups={"sums": ["sums"]},
+        keep=["main", "rows"],
+        base=1 if base is None else base,
+        known=known,
         ledger_entry=entry("unlearn", n=n, rows=rows, time=1),
-    )  # fmt: skip
+    )
 
 
 def forget_first(directory):
@@ -176,9 +184,14 @@ def save_whole(directory):
     erased = open_artifact(directory).erased
     last = entry("refresh", n=facts["n"], theta=THETA + 1, time=2)
     save_artifact(
-        directory, facts | {"due": None}, arrays | {"theta": THETA + 1, "forgotten": erased}, groups=groups,
-        erasable=["rows"], ledger_entry=last, base=facts["generation"],
-    )  # fmt: skip
+        directory,
+        facts | {"due": None},
+        arrays | {"theta": THETA + 1, "forgotten": erased},
+        groups=groups,
+        erasable=["rows"],
+        ledger_entry=last,
+        base=facts["generation"],
+    )
 
 
 @pytest.mark.parametrize("power_loss", [0, 4])
@@ -338,16 +351,25 @@ def test_the_bytes_of_a_request_do_not_grow_with_the_rows(tmp_path, monkeypatch)
     for n in (2_000, 200_000):
         rows = np.random.default_rng(0).normal(size=(n, 8))
         save_artifact(
-            tmp_path / str(n), {"n": n}, {"X": rows, "sums": np.arange(50)}, groups={"rows": ["X"], "sums": ["sums"]},
-            erasable=["rows"], ledger_entry=entry("fit", n=n, theta=THETA, time=0),
-        )  # fmt: skip
+            tmp_path / str(n),
+            {"n": n},
+            {"X": rows, "sums": np.arange(50)},
+            groups={"rows": ["X"], "sums": ["sums"]},
+            erasable=["rows"],
+            ledger_entry=entry("fit", n=n, theta=THETA, time=0),
+        )
         monkeypatch.setattr(durable, "os", Counting())
         written.clear()
         gone = entry("unlearn", n=n - 1, rows=[1234], time=0)
         append_artifact(
-            tmp_path / str(n), {"n": n - 1}, {"sums": np.arange(50)}, groups={"sums": ["sums"]}, keep=["rows"],
-            ledger_entry=gone, base=1,
-        )  # fmt: skip
+            tmp_path / str(n),
+            {"n": n - 1},
+            {"sums": np.arange(50)},
+            groups={"sums": ["sums"]},
+            keep=["rows"],
+            ledger_entry=gone,
+            base=1,
+        )
         monkeypatch.undo()
         found[n] = len(written), sum(written)
         np.testing.assert_array_equal(
@@ -366,19 +388,27 @@ def test_any_rows_of_any_shape_are_overwritten_and_no_other_byte(tmp_path_factor
     marks = np.full(n, 7, np.uint8)
     directory = tmp_path_factory.mktemp("rows")
     save_artifact(
-        directory, {}, {"X": whole, "y": marks, "s": np.ones(1)}, groups={"rows": ["X", "y"]}, erasable=["rows"],
+        directory,
+        {},
+        {"X": whole, "y": marks, "s": np.ones(1)},
+        groups={"rows": ["X", "y"]},
+        erasable=["rows"],
         ledger_entry=entry("fit", n=n, theta=THETA, time=0),
-    )  # fmt: skip
+    )
     view, gone = None, np.zeros(0, np.int64)
     for turn in range(data.draw(st.integers(1, 3))):
         rows = np.unique(data.draw(st.lists(st.integers(0, n - 1), max_size=6)))
         rows = np.setdiff1d(rows, gone).astype(np.int64)
         gone = np.union1d(gone, rows)
         view = append_artifact(
-            directory, {}, {"s": np.ones(1) * turn}, keep=["rows"], base=1 + turn,
+            directory,
+            {},
+            {"s": np.ones(1) * turn},
+            keep=["rows"],
+            base=1 + turn,
             known=view if data.draw(st.booleans()) else None,
             ledger_entry=entry("unlearn", n=n - gone.size, rows=rows, time=1),
-        )  # fmt: skip
+        )
     whole[gone], marks[gone] = 0, 0
     for memory_map in (False, True):
         _, arrays = load_artifact(directory, memory_map=memory_map)
@@ -506,10 +536,16 @@ def test_a_record_that_makes_no_sense_is_not_taken_for_one():
     assert read_journal(header, good.line("a" * 64), "j").facts == {"n": 0}
     outside = {"file": "../x.safetensors", "bytes": 1, "arrays": [], "sha256": "0" * 64}
     for change in (
-        {"generation": -1}, {"files": {"x": outside}},
-        {"files": []}, {"digests": {"rows": {"x": "0" * 64}}}, {"digests": {"rows": {"1": "0"}}}, {"entries": [3]},
-        {"entries": [{"action": "unlearn", "rows": "x", "r": 1}]}, {"dropped": None}, {"facts": 3},
-    ):  # fmt: skip
+        {"generation": -1},
+        {"files": {"x": outside}},
+        {"files": []},
+        {"digests": {"rows": {"x": "0" * 64}}},
+        {"digests": {"rows": {"1": "0"}}},
+        {"entries": [3]},
+        {"entries": [{"action": "unlearn", "rows": "x", "r": 1}]},
+        {"dropped": None},
+        {"facts": 3},
+    ):
         content = json.loads(good.line("a" * 64)) | change
         del content["sha256"]
         text = json.dumps(content, separators=(",", ":")).encode()[:-1]

@@ -94,14 +94,26 @@ def test_a_huge_range_is_refused_before_it_takes_memory():
 
 def test_an_entry_says_what_happened_and_nothing_of_the_rows():
     made = entry(
-        "unlearn", n=97, theta=THETA, theta_before=theta_digest(THETA + 1), rows=np.array([5, 4, 9]), time=1.5,
-        refreshed={"pairs": np.int64(3)}, trust={"residual": np.float64(0.25), "distance": float("inf"), "ok": True},
-    )  # fmt: skip
+        "unlearn",
+        n=97,
+        theta=THETA,
+        theta_before=theta_digest(THETA + 1),
+        rows=np.array([5, 4, 9]),
+        time=1.5,
+        refreshed={"pairs": np.int64(3)},
+        trust={"residual": np.float64(0.25), "distance": float("inf"), "ok": True},
+    )
     assert made == {
-        "time": "1970-01-01T00:00:01.500Z", "action": "unlearn", "r": 3, "rows": "4-5,9", "n": 97,
-        "theta_before": theta_digest(THETA + 1), "theta_after": hashlib.sha256(THETA.tobytes()).hexdigest(),
-        "refreshed": {"pairs": 3}, "trust": {"residual": 0.25, "distance": None, "ok": True},
-    }  # fmt: skip
+        "time": "1970-01-01T00:00:01.500Z",
+        "action": "unlearn",
+        "r": 3,
+        "rows": "4-5,9",
+        "n": 97,
+        "theta_before": theta_digest(THETA + 1),
+        "theta_after": hashlib.sha256(THETA.tobytes()).hexdigest(),
+        "refreshed": {"pairs": 3},
+        "trust": {"residual": 0.25, "distance": None, "ok": True},
+    }
     assert entry("unlearn", n=97, theta=THETA, rows=[])["rows"] == ""
     assert json.loads(json.dumps(made)) == made
 

@@ -549,7 +549,7 @@ def put(array, place, value):
         ("labels of other classes", lambda f, a: put(a["y"], 0, 9)),
         ("weights, which must be", lambda f, a: put(a["weights"], 0, -1)),
     ],
-)  # fmt: skip
+)
 def test_a_state_that_makes_no_sense_is_one_sentence(tmp_path, fitted, match, change):
     directory = tmp_path / "u"
     u = fitted("weights")

@@ -38,9 +38,7 @@ def fresh_head(u, X, y, weights=None):
     labels = y if u.head.classes == 0 else np.searchsorted(u.classes_, y).astype(np.uint8)
     table = ArrayTable(X, labels, u.classes_, None, weights)
     head = u.head
-    return Expansion.build(
-        head.model, table, head.anchor, order=head.order, anchor=head.anchor, penalty=head.penalty
-    )  # fmt: skip
+    return Expansion.build(head.model, table, head.anchor, order=head.order, anchor=head.anchor, penalty=head.penalty)
 
 
 def parts(u):
@@ -206,10 +204,16 @@ def histories(draw):
     """(model, seed, rows, columns, dtype, weighted, penalty, order, what happens one after the other)."""
     steps = st.sampled_from(["one", "one", "some", "many", "learn", "unlearn learned", "refresh", "copy"])
     return (
-        draw(st.sampled_from(MODELS)), draw(seeds), draw(st.integers(40, 160)), draw(st.integers(1, 4)),
-        draw(st.sampled_from([np.float32, np.float64])), draw(st.booleans()), draw(st.sampled_from(["mean", "sum"])),
-        draw(st.sampled_from([3, 3, 3, 2])), draw(st.lists(steps, min_size=1, max_size=6)),
-    )  # fmt: skip
+        draw(st.sampled_from(MODELS)),
+        draw(seeds),
+        draw(st.integers(40, 160)),
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from([np.float32, np.float64])),
+        draw(st.booleans()),
+        draw(st.sampled_from(["mean", "sum"])),
+        draw(st.sampled_from([3, 3, 3, 2])),
+        draw(st.lists(steps, min_size=1, max_size=6)),
+    )
 
 
 class Ledger:
@@ -427,8 +431,13 @@ def test_the_error_covers_the_distance_to_a_retrained_model(model):
         before = optimum(X, y, model)
         rng = np.random.default_rng(seed)
         high = np.argsort(-(X @ rng.normal(size=4)))
-        kinds = {"one": [5], "some": rng.choice(1000, 30, replace=False), "many": rng.choice(1000, 300, replace=False),
-                 "half-space": high[:100], "class": np.flatnonzero(y == y[0])[:150]}  # fmt: skip
+        kinds = {
+            "one": [5],
+            "some": rng.choice(1000, 30, replace=False),
+            "many": rng.choice(1000, 300, replace=False),
+            "half-space": high[:100],
+            "class": np.flatnonzero(y == y[0])[:150],
+        }
         for kind, rows in kinds.items():
             u = fitted(X, y, model)
             found = u.unlearn(rows)
@@ -828,13 +837,18 @@ def test_what_cannot_be_learned_is_one_sentence_and_changes_nothing():
     u, bare = fitted(X, y), L2UL(store_rows=False).fit(X, y)
     heavy = fitted(X, y, weights=np.ones(200))
     for who, match, what in [
-        (u, "not one of the model's classes", (X[:1], [2])), (u, "shape", (np.zeros((1, 4)), [0])),
-        (u, "NaN", ([[np.nan, 0, 0]], [0])), (u, "2 rows but y has 1", (X[:2], [0])),
-        (u, "either all or none", (X[:1], [0], [1.0])), (heavy, "either all or none", (X[:1], [0])),
-        (heavy, "weight 0", (X[:1], [0], [0.0])), (heavy, "at least 0", (X[:1], [0], [-1.0])),
-        (heavy, "finite", (X[:1], [0], [np.nan])), (u, "too large|beyond|converge", ([[1e300, 0, 0]], [0])),
+        (u, "not one of the model's classes", (X[:1], [2])),
+        (u, "shape", (np.zeros((1, 4)), [0])),
+        (u, "NaN", ([[np.nan, 0, 0]], [0])),
+        (u, "2 rows but y has 1", (X[:2], [0])),
+        (u, "either all or none", (X[:1], [0], [1.0])),
+        (heavy, "either all or none", (X[:1], [0])),
+        (heavy, "weight 0", (X[:1], [0], [0.0])),
+        (heavy, "at least 0", (X[:1], [0], [-1.0])),
+        (heavy, "finite", (X[:1], [0], [np.nan])),
+        (u, "too large|beyond|converge", ([[1e300, 0, 0]], [0])),
         (bare, "store_rows=False", ([[100.0, 0, 0]], [0])),
-    ]:  # fmt: skip
+    ]:
         before = (*state_of(who), who.theta.tobytes(), who.n, who.status.tobytes(), len(who.forget_log))
         with pytest.raises(UserError, match=match) as caught:
             who.learn(*what)
@@ -967,8 +981,9 @@ def test_columns_of_any_other_size_are_right_or_one_sentence(size):
     bits, exponents = int(u.head.exponents[-1]), u.head.exponents[:-1]
     assert u.head.sums.tolist() == oracle.sums(big, y, None, 0, 3, u.head.anchor, exponents, bits, 2)
     u.unlearn([5])
-    assert u.head.sums.tolist() == oracle.sums(big[kept(100, 5)], y[kept(100, 5)], None, 0, 3, u.head.anchor, exponents,
-                                               bits, 2)  # fmt: skip
+    assert u.head.sums.tolist() == oracle.sums(
+        big[kept(100, 5)], y[kept(100, 5)], None, 0, 3, u.head.anchor, exponents, bits, 2
+    )
     assert np.isfinite(u.theta).all()
 
 
@@ -1004,10 +1019,12 @@ def test_state_that_does_not_fit_is_refused():
         "counts": head.sums + (np.arange(head.sums.size) == 2),
     }
     for change in (
-        *({"expansion.sums": v} for v in bad_sums.values()), {"expansion.anchor": np.full(4, np.nan)},
-        {"expansion.anchor": np.zeros(3)}, {"expansion.exponents": head.exponents[:-1]},
+        *({"expansion.sums": v} for v in bad_sums.values()),
+        {"expansion.anchor": np.full(4, np.nan)},
+        {"expansion.anchor": np.zeros(3)},
+        {"expansion.exponents": head.exponents[:-1]},
         {"expansion.exponents": head.exponents + 1000},
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match="do"):
             Expansion.from_arrays(head.model, facts, arrays | change)
     with pytest.raises(ValueError, match="do"):

@@ -27,11 +27,16 @@ HEADS = {"learned": learned, "kme": kme, "paper": paper}
 TWO, THREE, CURVED = logistic_data(), logistic_data(classes=3, seed=1), curved_data()
 #: One of each kind of state: (head, model, data, options).
 CASES = [
-    ("learned", "lr", TWO, {}), ("kme", "lr", TWO, {"psi": 8}), ("paper", "lr", TWO, {}),
-    ("learned", "lr", THREE, {}), ("kme", "lr", THREE, {"psi": 5}), ("learned", "mlp", CURVED, {}),
-    ("kme", "mlp", CURVED, {"psi": 8}), ("paper", "mlp", CURVED, {"s": 200}),
+    ("learned", "lr", TWO, {}),
+    ("kme", "lr", TWO, {"psi": 8}),
+    ("paper", "lr", TWO, {}),
+    ("learned", "lr", THREE, {}),
+    ("kme", "lr", THREE, {"psi": 5}),
+    ("learned", "mlp", CURVED, {}),
+    ("kme", "mlp", CURVED, {"psi": 8}),
+    ("paper", "mlp", CURVED, {"s": 200}),
     ("learned", "mlp", CURVED, {"anchor_rows": 0, "s": 200}),
-]  # fmt: skip
+]
 NAMES = [
     f"{head}-{model}{len(np.unique(data[1]))}{'-plain' if 'anchor_rows' in o else ''}" for head, model, data, o in CASES
 ]
@@ -180,9 +185,12 @@ def test_refused_requests_change_nothing(case):
     before = state(u)
     C = len(u.classes_)
     for match, rows in [
-        ("does not exist", [len(X)]), ("forgotten before", [3]), ("named twice", [1, 1]),
-        ("all rows of class 0", np.setdiff1d(np.flatnonzero(y == 0), [3])), ("all rows", kept(len(X), [3])),
-    ]:  # fmt: skip
+        ("does not exist", [len(X)]),
+        ("forgotten before", [3]),
+        ("named twice", [1, 1]),
+        ("all rows of class 0", np.setdiff1d(np.flatnonzero(y == 0), [3])),
+        ("all rows", kept(len(X), [3])),
+    ]:
         with pytest.raises(UserError, match=match):
             u.unlearn(rows)
         same(state(u), before)
@@ -526,11 +534,13 @@ def test_old_names_warn_and_work():
 def test_bad_options_are_one_sentence():
     X, y = TWO
     for match, options in [
-        ("taught nothing", {"head": "learned", "m": 1}), ("at least 10", {"head": "paper", "m": 9}),
-        ("psi=3000 seeds", {"head": "kme", "psi": 3000}), ('penalty="mean" only', {"head": "kme", "penalty": "sum"}),
+        ("taught nothing", {"head": "learned", "m": 1}),
+        ("at least 10", {"head": "paper", "m": 9}),
+        ("psi=3000 seeds", {"head": "kme", "psi": 3000}),
+        ('penalty="mean" only', {"head": "kme", "penalty": "sum"}),
         ("weights", {"head": "learned", "weights": np.ones(2000)}),
         ("pairs of s=3000", {"head": "learned", "s": 3000}),
-    ]:  # fmt: skip
+    ]:
         weights = options.pop("weights", None)
         with pytest.raises(UserError, match=match):
             small(**options).fit(X, y, weights)

@@ -68,9 +68,15 @@ def test_weights_round_trip_and_inputs_are_checked():
     blocks = {"mu_D": rng.random((6, 8)), "mu_f": rng.random((6, 8)), "theta": rng.normal(size=(6, 3))}
     np.testing.assert_array_equal(again.predict(**blocks), network.predict(**blocks))
     assert {name: a.shape for name, a in network.weights().items()} == {
-        "W1.mu_D": (8, 16), "W1.mu_f": (8, 16), "W1.theta": (3, 16), "W2": (16, 8), "W3": (8, 3), "b1": (16,),
-        "b2": (8,), "b3": (3,),
-    }  # fmt: skip
+        "W1.mu_D": (8, 16),
+        "W1.mu_f": (8, 16),
+        "W1.theta": (3, 16),
+        "W2": (16, 8),
+        "W3": (8, 3),
+        "b1": (16,),
+        "b2": (8,),
+        "b3": (3,),
+    }
     with pytest.raises(DataError, match="inputs are mu_D"):
         network.predict(theta=blocks["theta"])
     lacking = network.weights()
@@ -88,9 +94,14 @@ def test_from_pairs_and_stored_cells_to_a_compiled_network():
     rows = np.stack([rng.choice(n, s, replace=False) for _ in range(m)])
     r, theta = rng.integers(1, 7, m), rng.normal(size=(m, p))
     pairs = types.SimpleNamespace(
-        rows=rows.ravel(), starts=np.arange(m + 1) * s, n_forget=r, n=np.full(m, s), full=False, theta=theta,
+        rows=rows.ravel(),
+        starts=np.arange(m + 1) * s,
+        n_forget=r,
+        n=np.full(m, s),
+        full=False,
+        theta=theta,
         theta_r=2 * theta,
-    )  # fmt: skip
+    )
     counts = reference.class_counts(cells, np.zeros(n, np.uint8), 4, 1)
     store = types.SimpleNamespace(packed=pack_cells(cells, 4), t=t, psi=4, counts=counts)
     trained = train_direct(pairs, store, seed=1)

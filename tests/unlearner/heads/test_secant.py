@@ -27,9 +27,11 @@ LABELS = Y.astype(np.uint8)
 GIVEN = tuple(np.random.default_rng(0).integers(-9, 10, 21) / 8.0)
 #: (model, data, options); the last is the MLP whose training is not a function of the data.
 CASES = {
-    "mlp": ("mlp", CURVED, {}), "mlp given": ("mlp", CURVED, {"anchor": GIVEN}), "lr": ("lr", THREE, {}),
+    "mlp": ("mlp", CURVED, {}),
+    "mlp given": ("mlp", CURVED, {"anchor": GIVEN}),
+    "lr": ("lr", THREE, {}),
     "plain": ("mlp", CURVED, {"anchor_rows": 0}),
-}  # fmt: skip
+}
 DUE = "the parameters are not at the optimum of the rows that stay"
 every = pytest.mark.parametrize("name", CASES)
 targeted = pytest.mark.parametrize("name", ["mlp", "mlp given", "lr"])
@@ -438,8 +440,9 @@ def test_the_seal_is_the_optimum_of_the_rows_that_stay(name, rtol):
     labels = data[1].astype(np.uint8)
     hessian = u.model.hessian(u.theta, data[0][stay], labels[stay])
     if name == "lr":
-        np.testing.assert_allclose(u.head.inverse.total / len(stay), hessian - 1e-3 * np.diag(u.model._penalised),
-                                   atol=1e-9)  # fmt: skip
+        np.testing.assert_allclose(
+            u.head.inverse.total / len(stay), hessian - 1e-3 * np.diag(u.model._penalised), atol=1e-9
+        )
     else:
         np.testing.assert_allclose(hessian @ u.head.inverse.W, np.eye(len(hessian)), atol=1e-4)
     assert not {"secant.base", "secant.first", "secant.unseen", "secant.steps"} & set(u.head.arrays())
@@ -610,9 +613,11 @@ def test_rows_that_cannot_be_learned_change_nothing(name):
     (data, labels), u = CASES[name][1], fitted(name)
     before = state(u)
     for match, rows, marks in [
-        ("class", data[:2], [0, 7]), ("labels", data[:2], [0]), ("shape|columns|features", data[:2, :2], [0, 1]),
+        ("class", data[:2], [0, 7]),
+        ("labels", data[:2], [0]),
+        ("shape|columns|features", data[:2, :2], [0, 1]),
         ("NaN", np.where(data[:2] > 9, 0, np.nan), [0, 1]),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(ValueError, match=match):
             u.learn(rows, marks)
         same(state(u), before)
@@ -655,8 +660,9 @@ def test_training_without_an_anchor(passes):
     assert (answer.error, answer.tier) == (None, "trained again")
     assert u.residual() < 1e-5
     u.refresh()
-    start = MLPModel(3, 2, 4).fit((X[kept(1500, [*range(20), 30])], LABELS[kept(1500, [*range(20), 30])]),
-                                  seed=u.params["random_state"], tol=1e-6)  # fmt: skip
+    start = MLPModel(3, 2, 4).fit(
+        (X[kept(1500, [*range(20), 30])], LABELS[kept(1500, [*range(20), 30])]), seed=u.params["random_state"], tol=1e-6
+    )
     np.testing.assert_allclose(u.theta, start.theta, atol=1e-3)
     assert u.due is None
     assert u.residual() < 1e-5
@@ -684,9 +690,12 @@ def test_refused_requests_change_nothing(name):
     u.unlearn([3])
     before = state(u)
     for match, rows in [
-        ("does not exist", [n]), ("forgotten before", [3]), ("named twice", [1, 1]),
-        ("all rows of class 0", np.setdiff1d(np.flatnonzero(labels == 0), [3])), ("all rows", kept(n, [3])),
-    ]:  # fmt: skip
+        ("does not exist", [n]),
+        ("forgotten before", [3]),
+        ("named twice", [1, 1]),
+        ("all rows of class 0", np.setdiff1d(np.flatnonzero(labels == 0), [3])),
+        ("all rows", kept(n, [3])),
+    ]:
         with pytest.raises(UserError, match=match):
             u.unlearn(rows)
         same(state(u), before)
@@ -731,7 +740,7 @@ def test_bad_options_are_one_sentence():
         ("the anchor must have 21 finite numbers|finite", "mlp", CURVED, {"anchor": np.full(21, np.nan)}),
         ("4203 parameters: the inverse Hessian is kept for up to 4096", "lr", (wide, np.arange(60) % 3), {}),
         ("parameters: the inverse Hessian is kept for up to 4096", "mlp", CURVED, {"hidden": 1000}),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(UserError, match=match):
             small(model, **options).fit(*data)
     for model, data in (("mlp", CURVED), ("lr", THREE)):

@@ -196,9 +196,11 @@ def test_damaged_states_are_refused():
     facts, arrays = head.facts(), head.arrays()
     np.testing.assert_array_equal(Wide.from_arrays(model, facts, arrays).theta, head.theta)
     for name, value in {
-        "wide.theta": np.full(4, np.nan), "wide.gradient": np.zeros(3), "wide.value": np.zeros(1, np.float32),
+        "wide.theta": np.full(4, np.nan),
+        "wide.gradient": np.zeros(3),
+        "wide.value": np.zeros(1, np.float32),
         "wide.counts": np.array([-1, 51]),
-    }.items():  # fmt: skip
+    }.items():
         with pytest.raises(ValueError, match=r"does not fit|do not fit"):
             Wide.from_arrays(model, facts, arrays | {name: value})
     for changed in ({"weight": -1.0}, {"penalty": [-1.0, 0.0]}, {"weight": float("nan")}):
