@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.sgd.descent import Descent, error_noise
 
@@ -32,6 +33,8 @@ class Fyemu(Baseline):
     """
 
     name = "fyemu"
+    style = Style("FYEMU", "pink", "<")
+    order = 50
     in_memory = True
 
     def __init__(

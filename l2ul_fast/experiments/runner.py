@@ -1,0 +1,269 @@
+"""The one loop that measures: resumable, one record per cell; what fails costs its own cells only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import registry
+from l2ul_fast.experiments.registry import Context, Experiment, Job
+from l2ul_fast.measure.environment import StealMeter
+from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate, write_atomic
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked to measure: kept in options.json of its folder, and read by its processes."""
+
+    experiments: tuple[str, ...]
+    profile: str = "quick"
+    datasets: tuple[str, ...] = ()  #: () is every experiment's own choice
+    methods: tuple[str, ...] = ()  #: () is all of them
+    select: tuple[str, ...] = ()  #: words, of which a job's experiment and name must hold one
+    numbers: Mapping[str, Any] = field(default_factory=dict)  #: replace those of the profile
+    seed: int = 1
+    data_dir: str = "data"
+    raw_dir: str | None = None
+    plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: files: experiments, methods, data
+    retry_failed: bool = False
+
+    @classmethod
+    def read(cls, path: Path | str) -> Options:
+        """Those of a file that `write` made.
+
+        Raises
+        ------
+        UserError
+            If it cannot be read.
+        """
+        try:
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+            for name in ("experiments", "datasets", "methods", "select"):
+                known[name] = tuple(known.get(name) or ())
+            return cls(**known)
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"cannot read the options of the run at {path}: {error}") from None
+
+    def write(self, path: Path) -> None:
+        """Keep them as JSON."""
+        write_atomic(path, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def experiments_of(options: Options) -> list[Experiment]:
+    """The experiments that are asked for, plug-ins loaded."""
+    from l2ul_fast.baselines import use_plugin
+    from l2ul_fast.datasets.registry import register_file
+
+    known = registry.load(tuple(options.plugins.get("experiments", ())))
+    for file in options.plugins.get("methods", ()):
+        use_plugin(file)
+    for file in options.plugins.get("data", ()):
+        register_file(file)
+    for name in options.experiments:
+        if name not in known:
+            raise UserError(f"{name!r} is not one of the experiments {', '.join(known)}")
+    return [known[name] for name in options.experiments]
+
+
+def context_of(experiment: Experiment, options: Options, threads: int, folder: Path | None = None) -> Context:
+    """What the experiment is told."""
+    from l2ul_fast.baselines import method_names
+    from l2ul_fast.datasets.registry import dataset_names
+
+    known = experiment.datasets or tuple(dataset_names())
+    names = options.datasets or experiment.default_datasets or known
+    return Context(
+        profile=options.profile,
+        numbers=experiment.numbers(options.profile, options.numbers),
+        datasets=tuple(name for name in names if name in known or name not in dataset_names(built_in=True)),
+        methods=options.methods or method_names(),
+        threads=threads,
+        seed=options.seed,
+        data_dir=Path(options.data_dir),
+        raw_dir=None if options.raw_dir is None else Path(options.raw_dir),
+        folder=folder,
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job with what all of its records share."""
+
+    experiment: Experiment
+    job: Job
+    common: Record
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment.name} {self.job.name}"
+
+    def key(self, cell: Cell) -> Record:
+        """The values by which the record of a cell is recognised."""
+        return {**self.common, **cell}
+
+    def todo(self, run: Run, retry_failed: bool = False) -> tuple[Cell, ...]:
+        """Cells that the run does not hold."""
+        if retry_failed:
+            return tuple(c for c in self.job.cells if not run.has(**self.key(c), failed=None))
+        return tuple(cell for cell in self.job.cells if not run.has(**self.key(cell)))
+
+
+def tasks_of(options: Options, threads: int, folder: Path | None = None) -> list[Task]:
+    """All jobs in the order in which they run; those of one group follow each other."""
+    found = []
+    for experiment in experiments_of(options):
+        context = context_of(experiment, options, threads, folder)
+        for job in experiment.jobs(context):
+            common = {"experiment": experiment.name, "profile": options.profile, "threads": threads}
+            found.append(Task(experiment, job, common))
+    if options.select:
+        found = [task for task in found if any(word in task.name for word in options.select)]
+    first = {task.job.group: i for i, task in reversed(list(enumerate(found))) if task.job.group}
+    place = {id(task): (first.get(task.job.group, i), i) for i, task in enumerate(found)}
+    return sorted(found, key=lambda task: place[id(task)])
+
+
+def complete(record: Record, task: Task, cells: tuple[Cell, ...], began: float, steal: float | None) -> Record:
+    """The record with what every record has.
+
+    Raises
+    ------
+    UserError
+        For a field that nobody declared, or a record of none of the cells.
+    """
+    whole: Record = {"schema": SCHEMA, **task.common, "job": task.job.name, "status": "ok", **record}
+    if whole.get("answer_seconds") is not None:
+        whole["unlearn_seconds"] = whole["answer_seconds"]
+    whole |= {"at": round(time.time() - began, 3), "steal": steal}
+    validate(whole, task.experiment.fields)
+    if not any(all(whole.get(name) == value for name, value in cell.items()) for cell in cells):
+        shown = {name: whole.get(name) for name in (cells[0] if cells else ())}
+        raise UserError(f"{task.name} yielded a record of no cell that it listed: {shown}")
+    return whole
+
+
+@dataclass
+class Summary:
+    """How many cells were measured, were there before, and failed."""
+
+    new: int = 0
+    known: int = 0
+    failed: int = 0
+
+
+def run_tasks(run: Run, tasks: list[Task], progress: Progress, retry_failed: bool = False) -> Summary:
+    """Measure what is missing. A job that raises records its cells as failed, with the reason; the others go on."""
+    summary = Summary()
+    total, behind = sum(task.job.seconds for task in tasks), 0.0
+    for task in tasks:
+        progress(task.name, int(1000 * behind), int(1000 * total))
+        cells = task.todo(run, retry_failed)
+        summary.known += len(task.job.cells) - len(cells)
+        began, meter = time.time(), StealMeter()
+        try:
+            for record in task.job.measure(cells) if cells else ():
+                run.append(complete(record, task, cells, began, meter.share()))
+                summary.new += 1
+        except Exception as error:  # of a plug-in as well
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            for cell in task.todo(run, retry_failed):
+                run.append({"schema": SCHEMA, **task.key(cell), "job": task.job.name, "status": text, "failed": True})
+                summary.failed += 1
+        behind += task.job.seconds
+    progress("done", int(1000 * total), int(1000 * total))
+    return summary
+
+
+def check_gate(run: Run, threads: int) -> None:
+    """Nothing is timed before the correctness check holds; its deviations are a record."""
+    if run.has(experiment="gate", threads=threads):
+        return
+    from l2ul_fast.experiments.gate import check
+
+    run.append({"schema": SCHEMA, "experiment": "gate", "method": "", "threads": threads, **check()})
+
+
+def measure(
+    options: Options, folder: Path, threads: int, progress: Progress, share: tuple[int, int] = (0, 1)
+) -> Summary:
+    """What is missing, or the share (i, of k) of its jobs, in this process, on `threads` threads."""
+    run = Run(folder)
+    tasks = tasks_of(options, threads, folder)[share[0] :: share[1]]
+    if not any(task.todo(run, options.retry_failed) for task in tasks):
+        return Summary(known=sum(len(task.job.cells) for task in tasks))
+    import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
+
+    from l2ul_kernels import threads as budget
+
+    progress("correctness check", 0, 1)
+    with budget(threads):
+        check_gate(run, threads)
+        return run_tasks(run, tasks, progress, options.retry_failed)
+
+
+def missing(options: Options, folder: Path, counts: list[int]) -> int:
+    """Cells that the run does not hold, over all thread counts."""
+    run = Run(folder)
+    return sum(len(t.todo(run, options.retry_failed)) for k in counts for t in tasks_of(options, k, folder))
+
+
+def spawn(options: Options, folder: Path, threads: int, jobs: int, progress: Progress) -> None:
+    """`jobs` processes with `threads` threads each, on cores of their own; numba's limit is set before they start.
+
+    Raises
+    ------
+    UserError
+        If there are too few cores, or a process fails.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if threads * jobs > len(cores):
+        raise UserError(f"{jobs} jobs of {threads} thread(s) need {jobs * threads} cores, there are {len(cores)}")
+    options.write(folder / "options.json")
+    names = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = os.environ | dict.fromkeys(names, str(threads))
+    running = []
+    for i in range(jobs):
+        own = ",".join(map(str, cores[i * threads : (i + 1) * threads]))
+        order = [sys.executable, "-m", "l2ul_fast.experiments.runner", str(folder), str(threads), f"{i}/{jobs}", own]
+        running.append(subprocess.Popen(order, env=environment))
+    run, before = Run(folder), len(Run(folder).records)
+    total = missing(options, folder, [threads])
+    try:
+        while any(process.poll() is None for process in running):
+            progress(f"{jobs} process(es), {threads} thread(s)", len(run.refresh()) - before, max(total, 1))
+            time.sleep(0.2)
+    except BaseException:
+        for process in running:
+            process.terminate()
+        raise
+    codes = [process.returncode for process in running]
+    if any(codes):
+        raise UserError(f"a process of the run failed (exit codes {codes}); run the same command again to go on")
+
+
+def _child() -> None:
+    """Entry of the processes of `spawn`: folder, threads, share i/k, cores."""
+    folder, threads, share, cores = sys.argv[1:]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    i, k = (int(part) for part in share.split("/"))
+    options = Options.read(Path(folder) / "options.json")
+    try:
+        measure(options, Path(folder), int(threads), lambda stage, done, total: None, (i, k))
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    _child()
