@@ -53,6 +53,10 @@ class Context:
     raw_dir: Path | None = None
     folder: Path | None = None  #: of the run
 
+    def among(self, names: tuple[str, ...] | str) -> tuple[str, ...]:
+        """Those of the datasets that are asked for which the experiment's numbers name; "all" names every one."""
+        return self.datasets if names == "all" else tuple(name for name in names if name in self.datasets)
+
 
 @dataclass(frozen=True)
 class Experiment:
