@@ -25,7 +25,7 @@ from l2ul_fast.unlearner.heads.expansion import (
     total_weight_of,
     uncertainty,
 )
-from l2ul_fast.unlearner.passes import LocalPasses, Passes
+from l2ul_fast.unlearner.passes import LocalPasses, Passes, shared_passes
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -134,9 +134,7 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     if client is None:
         found = model.fit(table)
     else:
-        from l2ul_fast.distributed.passes import SharedPasses
-
-        passes = SharedPasses(client, table)
+        passes = shared_passes(client, table)
         found = fit_by_sums(model, passes, len(table.classes))
     if params["anchor"] == "optimum":
         found = polished(model, table, found)
@@ -170,11 +168,11 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     return Fitted(head, facts)
 
 
-def residual(params: dict[str, Any], head: Any, table: Table, theta: NDArray[np.float64]) -> float:
+def residual(head: Head, table: Table, theta: NDArray[np.float64]) -> float:
     """Largest entry of the gradient, at theta, of the objective over the rows of table."""
     model, total, n = head.model, np.zeros(theta.size), 0.0
-    weighs = hasattr(head, "penalty")  # heads that know weights know the penalty's kinds too
-    if weighs:
+    weighs = head.penalty is not None
+    if head.penalty is not None:
         model = model_of_weight(model, head.penalty, table)
     for X, y, weights in weighted(table):
         if weights is None:

@@ -47,7 +47,6 @@ from l2ul_fast.unlearner.artifact.ledger import theta_digest
 from l2ul_fast.unlearner.artifact.tensors import encode, layout_of
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore
 from l2ul_kernels import Partitions, assign_cells, counts_from_cells, unpack_cells
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, SQUARED
@@ -211,10 +210,15 @@ class Evidence:
         return int(self.u.d)
 
     @property
+    def sums(self) -> Any:
+        """The expansion, of which integer sums are saved; None for other heads."""
+        return self.u.head if self.u.head.exact_sums else None
+
+    @property
     def lost(self) -> float:
         """Weight of the forgotten rows: known where all weigh 1 or from a state before, else taken as mean weights."""
-        if self.before is not None and isinstance(self.before.u.head, Expansion):
-            return self.before.u.head.weight - self.u.head.weight
+        if self.before is not None and self.before.sums is not None:
+            return float(self.before.sums.weight - self.sums.weight)
         return float(self.forgotten.size) * (1.0 if self.weights is None else float(self.weights.mean()))
 
     def plausible(self, values: Vector) -> bool:
@@ -238,30 +242,26 @@ def _open(directory: Path, scratch: Path, data: Any) -> Evidence:
 
 
 def _retained(u: L2UL, given: Any) -> tuple[Vector | None, NDArray[Any] | None, Vector | None]:
-    here = u.status == PRESENT
-    store = u.store
-    if isinstance(store, NoStore):
-        if given is None:
-            return None, None, None
-        X, y = np.asarray(given[0], store.dtype), np.asarray(given[1])
-        if X.shape != (u.status.size, u.d) or y.shape != X.shape[:1]:
-            raise UserError(f"the data must be all {u.status.size} rows of {u.d} features by number, got {X.shape}")
-        y = np.searchsorted(u.classes_, y).astype(np.uint8) if u.classes_ else y.astype(np.float64)
-        return X[here].astype(np.float64), y[here], store.weights[here] if store.weights.size else None
-    if isinstance(store, ArrayStore):
-        weights = store.weights[here] if store.weights.size else None
-        return store.X[here].astype(np.float64), store.y[here], weights
-    table = u.retained()
-    assert table is not None
-    X, y = table.take(np.flatnonzero(here))
-    return X.astype(np.float64), y, None
+    here, store = np.flatnonzero(u.status == PRESENT), u.store
+    if store.keeps_rows:
+        table = u.retained()
+        assert table is not None
+        X, y = table.take(here)
+        return X.astype(np.float64), y, store.weights_of(here)
+    if given is None:
+        return None, None, None
+    X, y = np.asarray(given[0], store.dtype), np.asarray(given[1])
+    if X.shape != (u.status.size, u.d) or y.shape != X.shape[:1]:
+        raise UserError(f"the data must be all {u.status.size} rows of {u.d} features by number, got {X.shape}")
+    y = np.searchsorted(u.classes_, y).astype(np.uint8) if u.classes_ else y.astype(np.float64)
+    return X[here].astype(np.float64), y[here], store.weights_of(here)
 
 
 def _truth_of(e: Evidence, truth: tuple[ArrayLike, Any] | None) -> Labelled | None:
     if truth is not None:
         return _labelled(e, truth, "the truth")
-    if isinstance(e.u.store, FileStore):  # the user's file still has it
-        nothing_hidden = e.u.store.table(e.u.classes_, np.zeros(e.u.status.size, bool))
+    if not e.u.store.can_grow:  # the user's file still has it
+        nothing_hidden: Any = e.u.store.table(e.u.classes_, np.zeros(e.u.status.size, bool))
         X, y = nothing_hidden.take(e.forgotten)
         return Labelled(X.astype(np.float64), y)
     return None
@@ -351,7 +351,7 @@ def _derivatives(loss: int, z: Vector, y: NDArray[Any]) -> tuple[Vector, Vector,
 
 def _penalty_of(u: L2UL) -> tuple[float, float]:
     """The penalty's strength: a constant, and what each unit of weight adds."""
-    if hasattr(u.head, "penalty"):
+    if u.head.penalty is not None:
         return float(u.head.penalty[0]), float(u.head.penalty[1])
     return 0.0, float(getattr(u.model, "strength", getattr(u.model, "lam", 0.0)))
 
@@ -472,8 +472,8 @@ def _stored_rows(e: Evidence) -> Iterator[Attack]:
 
 def _digests(e: Evidence) -> Iterator[Attack]:
     """`store_rows=False`: a digest that is still there recognises the row."""
-    store = e.u.store
-    if not isinstance(store, NoStore):
+    store: Any = e.u.store
+    if store.keeps_rows:
         return
     left = np.asarray(e.arrays["digests"])[e.forgotten]
     left = left[left != 0]
@@ -487,11 +487,11 @@ def _digests(e: Evidence) -> Iterator[Attack]:
 
 def _sums(e: Evidence) -> Iterator[Attack]:
     """Saved integer sums minus those of the rows that stay, at the saved anchor with the saved scales."""
-    if isinstance(e.u.head, Expansion):
+    if e.sums is not None:
         if e.X is None:
             yield Attack("sums", None, None, "the rows that stay are not known: give them as data")
         else:
-            yield from _differences(e, e.u.head, "sums", ROW)
+            yield from _differences(e, e.sums, "sums", ROW)
 
 
 def _differences(e: Evidence, saved: Expansion, name: str, kind: str) -> Iterator[Attack]:
@@ -559,8 +559,8 @@ def _points(e: Evidence) -> dict[str, Vector]:
 
 def _last_bits(e: Evidence) -> Iterator[Attack]:
     """The saved theta against the one that the saved integers give by themselves."""
-    head = e.u.head
-    if not isinstance(head, Expansion):
+    head = e.sums
+    if head is None:
         return
     if "theta" not in e.arrays:
         yield Attack("last bits of theta", None, None, "theta is not saved")
@@ -766,8 +766,8 @@ def _beyond(e: Evidence, x: Vector) -> float:
 
 def _cell(e: Evidence) -> Iterator[Attack]:
     """The saved grid point and scales against those of the rows that stay: which rows would have caused the others?"""
-    head, objective = e.u.head, _objective(e)
-    if not isinstance(head, Expansion) or objective is None or e.X is None or e.y is None:
+    head, objective = e.sums, _objective(e)
+    if head is None or objective is None or e.X is None or e.y is None:
         return
     table = ArrayTable(_as_stored(e), e.y, e.u.classes_, None, e.weights)
     optimum = _minimum(objective, e.theta)
@@ -1042,7 +1042,7 @@ def _stays(e: Evidence, row: Vector) -> bool:
 def _kept_sums(e: Evidence) -> Iterator[Attack]:
     """Sums of gradients and Hessians (or their inverse), minus those of the rows that stay, at each saved point."""
     objective, X, y, p = _objective(e), e.X, e.y, e.theta.size
-    if objective is None or X is None or y is None or isinstance(e.u.head, Expansion):
+    if objective is None or X is None or y is None or e.sums is not None:
         return
     n, points, model = float(len(X)), _points(e), e.u.model
     given = () if e.weights is None else (e.weights,)
@@ -1133,7 +1133,7 @@ def _confirmations(e: Evidence) -> Iterator[Attack]:
     """Digests of theta or of files, and figures of the fit: make them with a candidate in place of the row."""
     from l2ul_fast.unlearner import fit as fitting
 
-    if not isinstance(e.u.head, Expansion):
+    if e.sums is None:
         return
     if e.candidates is None or e.candidates.y is None or e.X is None or e.y is None or e.forgotten.size != 1:
         what = "need candidates with labels, the rows that stay, and one forgotten row"
@@ -1183,7 +1183,7 @@ def _file_digest(arrays: dict[str, NDArray[Any]]) -> str:
 
 def _block_digests(e: Evidence, x: Vector, y: Any) -> set[str]:
     """Of the blocks of the file of rows that have the forgotten row in them."""
-    if not isinstance(e.u.store, ArrayStore):
+    if not e.u.store.in_memory:
         return set()
     names: list[str] = [name for name in ("X", "y", "weights") if name in e.arrays]
     without = {name: np.array(e.arrays[name]) for name in names}
@@ -1208,8 +1208,8 @@ def _confirmed(e: Evidence, name: str, same: NDArray[np.bool_], what: str) -> At
 
 def _standardisation(e: Evidence) -> Iterator[Attack]:
     """Mean and scale of a data file are those of all its rows, forgotten ones too: from the file, and from the sums."""
-    store = e.u.store
-    if not isinstance(store, FileStore):
+    store: Any = e.u.store
+    if store.can_grow:  # no file
         return
     shards = store.table(e.u.classes_, np.zeros(e.u.status.size, bool)).shards
     raw = shards.take_X(np.arange(shards.n)).astype(np.float64)
@@ -1224,7 +1224,7 @@ def _standardisation(e: Evidence) -> Iterator[Attack]:
         "the mean in the data file, minus its other rows",
         OUTSIDE,
     )
-    if not isinstance(e.u.head, Expansion):
+    if e.sums is None:
         return
     mean, scale = _solved_moments(e, raw)
     if mean is None or scale is None:
@@ -1237,7 +1237,7 @@ def _standardisation(e: Evidence) -> Iterator[Attack]:
 
 def _solved_moments(e: Evidence, raw: Vector) -> tuple[Vector | None, Vector | None]:
     """Mean and scale (d,) that the rows that stay must be standardised with to give the saved sums."""
-    head = e.u.head
+    head = e.sums
     here = np.flatnonzero(e.u.status == PRESENT)
     rows, d, p = raw[here], e.d, head.p
     others = np.setdiff1d(np.arange(len(raw)), e.forgotten)
@@ -1287,8 +1287,8 @@ def _snapshots(e: Evidence) -> Iterator[Attack]:
     yield Attack("two snapshots: difference", _row_in(e.u, v), None, "(theta after - theta before) H", INHERENT)
     v = -objective.gradient(point) - e.lost * objective.penalty(point)
     yield Attack("two snapshots: gradient", _row_in(e.u, v), None, "gradient of the rows that stay, before", INHERENT)
-    head = e.before.u.head
-    if isinstance(head, Expansion) and head.p <= MOST_PARAMETERS and e.y is not None:
+    head = e.before.sums
+    if head is not None and head.p <= MOST_PARAMETERS and e.y is not None:
         stay = copy.deepcopy(head)
         stay.sums[:] = 0
         stay.add(_as_stored(e), e.y, e.weights)

@@ -9,7 +9,7 @@ their numbers, and, for an MLP, of mu and of the local optimum that its anchor i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
 
@@ -180,14 +180,12 @@ def make_pairs(
 # Head ----------------------------------------------------------------------------------------------------------------
 
 
-class SealedHead(ABC):
+class SealedHead(Head):
     """theta of the rows that stay, moved by a learned map, and what it takes to make all of it anew.
 
     A subclass fills in how theta moves (`forget`), how everything is learned (`_learn`), and what is saved.
     """
 
-    kind: ClassVar[str]
-    passes_until: ClassVar[float | None] = None
     #: What theta's answers are made of.
     instant: ClassVar[str]
     #: What the state shows of forgotten rows where it cannot be made anew.
@@ -195,26 +193,16 @@ class SealedHead(ABC):
 
     def __init__(self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64]) -> None:
         self.model, self.options = model, {name: options[name] for name in OPTIONS}
-        self._theta, self._class_counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
+        self._theta, self._counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
         # since the last seal; and since theta was last at an optimum: rows that left, and where theta was
         self._unsealed = self._moved = 0
         self._optimum = self._theta.copy()
         self.tier = self.instant
 
     @property
-    def theta(self) -> Vector:
-        """(p,), a copy."""
-        return self._theta.copy()
-
-    @property
-    def class_counts(self) -> NDArray[np.int64]:
-        """(C,) rows of each class that stay."""
-        return self._class_counts
-
-    @property
     def n(self) -> int:
         """Rows that stay."""
-        return int(self._class_counts.sum())
+        return int(self._counts.sum())
 
     @property
     def least_rows(self) -> int:
@@ -236,17 +224,13 @@ class SealedHead(ABC):
     # Requests --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def forget(self, rows: Rows) -> None:
-        """Take rows out that are in: all of it or nothing."""
-
-    @abstractmethod
     def _estimate(self) -> float | None:
         """`error` where rows have left."""
 
     def _leave(self, rows: Rows, theta: Vector) -> None:
         """Note that these rows have left and theta is the answer."""
         self._theta, self.tier = theta, self.instant
-        self._class_counts = self._class_counts - np.bincount(rows.y, minlength=self._class_counts.size)
+        self._counts = self._counts - np.bincount(rows.y, minlength=self._counts.size)
         self._unsealed += len(rows.X)
         self._moved += len(rows.X)
 
@@ -264,7 +248,7 @@ class SealedHead(ABC):
 
     # Seal ------------------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+    def refresh(self, table: Table | None, forgotten: Ids, report: Report, client: Any = None) -> dict[str, Any]:
         """Make everything anew from the rows of table, where any row has left. Returns what was done."""
         if not self._unsealed:
             return {"sealed": False, "pairs": 0, "partitions": 0}
@@ -299,7 +283,7 @@ class SealedHead(ABC):
 
     def arrays(self) -> Arrays:
         """What is saved, besides facts: functions of the rows that stay unless `due`."""
-        out = {"head.theta": self._theta, "head.class_counts": self._class_counts}
+        out = {"head.theta": self._theta, "head.class_counts": self._counts}
         if self._moved:
             out["head.optimum"] = self._optimum
         if getattr(self.model, "anchor", None) is not None:
