@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SMOKE := --config benchmarks/smoke.conf.json
 BASE ?= HEAD~1
+RESOLUTION_lowest := lowest-direct
+RESOLUTION_newest := highest
 
-.PHONY: help venv test test-real test-all mutants lint bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
+.PHONY: help venv test test-real test-all test-lowest test-newest mutants lint hooks bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
   asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -15,8 +17,10 @@ help:
 	@echo "make test           the fast tests"
 	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
 	@echo "make test-all       every test, slow ones too"
+	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
-	@echo "make lint           ruff and mypy"
+	@echo "make lint           ruff, codespell and mypy"
+	@echo "make hooks          let git run ruff and codespell before every commit"
 	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
 	@echo "make bench-smoke    does every benchmark run? asv check and one round of pytest-benchmark"
 	@echo "make asv-smoke      every asv suite at small sizes: run, save, publish"
@@ -42,13 +46,27 @@ test-real: venv
 test-all: venv
 	$(BIN)/python -m pytest -m ''
 
+# Each in an environment of its own; uv takes CPU builds of torch.
+.venv-lowest/.installed .venv-newest/.installed: .venv-%/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install -q --disable-pip-version-check uv
+	.venv-$*/bin/uv pip install -q --python .venv-$*/bin/python --torch-backend cpu --resolution $(RESOLUTION_$*) -e '.[all]'
+	touch $@
+
+test-lowest test-newest: test-%: .venv-%/.installed
+	.venv-$*/bin/python -m pytest
+
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py
 
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
+
+hooks: venv
+	$(BIN)/pre-commit install
 
 # An interrupted run goes on; delete results/quick to measure anew.
 bench: venv
@@ -91,5 +109,5 @@ readme: venv
 	$(BIN)/l2ul bench all --profile quick --fresh --docs .
 
 clean:
-	rm -rf $(VENV) results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
