@@ -62,6 +62,8 @@ def original_file(name: str, raw_dir: Path | None, folder: Path, complete: bool 
     from l2ul_fast.datasets.text.convert import convert
     from l2ul_fast.datasets.text.rawfiles import find_raw
 
+    if get_info(name).path is not None:  # the user's own
+        return get_info(name).path
     for label in ("real",) if complete else ("real", "subset"):
         if dataset_path(folder, name, label).exists():
             return dataset_path(folder, name, label)

@@ -15,7 +15,6 @@ from typing import Any
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import registry
 from l2ul_fast.experiments.registry import Context, Experiment, Job
-from l2ul_fast.measure.environment import StealMeter
 from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate, write_atomic
 
 Progress = Callable[[str, int, int], None]
@@ -62,18 +61,25 @@ class Options:
 
 def experiments_of(options: Options) -> list[Experiment]:
     """The experiments that are asked for, plug-ins loaded."""
-    from l2ul_fast.baselines import use_plugin
-    from l2ul_fast.datasets.registry import register_file
-
     known = registry.load(tuple(options.plugins.get("experiments", ())))
-    for file in options.plugins.get("methods", ()):
-        use_plugin(file)
-    for file in options.plugins.get("data", ()):
-        register_file(file)
+    use_plugins(options.plugins)
     for name in options.experiments:
         if name not in known:
             raise UserError(f"{name!r} is not one of the experiments {', '.join(known)}")
     return [known[name] for name in options.experiments]
+
+
+def use_plugins(files: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Load the methods and datasets of the user's files; the names of the datasets."""
+    from l2ul_fast.baselines import use_plugin
+
+    for file in files.get("methods", ()):
+        use_plugin(file)
+    if not files.get("data"):
+        return ()
+    from l2ul_fast.datasets.plugin import register_file
+
+    return tuple(register_file(Path(file)) for file in files["data"])
 
 
 def context_of(experiment: Experiment, options: Options, threads: int, folder: Path | None = None) -> Context:
@@ -86,7 +92,7 @@ def context_of(experiment: Experiment, options: Options, threads: int, folder: P
     return Context(
         profile=options.profile,
         numbers=experiment.numbers(options.profile, options.numbers),
-        datasets=tuple(name for name in names if name in known or name not in dataset_names(built_in=True)),
+        datasets=tuple(name for name in names if name in known),
         methods=options.methods or method_names(),
         threads=threads,
         seed=options.seed,
@@ -94,6 +100,11 @@ def context_of(experiment: Experiment, options: Options, threads: int, folder: P
         raw_dir=None if options.raw_dir is None else Path(options.raw_dir),
         folder=folder,
     )
+
+
+class StealMeter:
+    def share(self) -> float | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,10 @@ class Task:
     def key(self, cell: Cell) -> Record:
         """The values by which the record of a cell is recognised."""
         return {**self.common, **cell}
+
+    def failure(self, cell: Cell, reason: str) -> Record:
+        """The record of a cell that could not be measured."""
+        return {"schema": SCHEMA, **self.key(cell), "job": self.job.name, "status": reason, "failed": True}
 
     def todo(self, run: Run, retry_failed: bool = False) -> tuple[Cell, ...]:
         """Cells that the run does not hold."""
@@ -134,22 +149,27 @@ def tasks_of(options: Options, threads: int, folder: Path | None = None) -> list
     return sorted(found, key=lambda task: place[id(task)])
 
 
-def complete(record: Record, task: Task, cells: tuple[Cell, ...], began: float, steal: float | None) -> Record:
-    """The record with what every record has.
+def complete(record: Record, task: Task, began: float, steal: float | None) -> Record:
+    """The record with what every record has; one with a field that nobody declared becomes a failure of its cell.
 
     Raises
     ------
     UserError
-        For a field that nobody declared, or a record of none of the cells.
+        For a record of no cell of the job.
     """
     whole: Record = {"schema": SCHEMA, **task.common, "job": task.job.name, "status": "ok", **record}
     if whole.get("answer_seconds") is not None:
         whole["unlearn_seconds"] = whole["answer_seconds"]
     whole |= {"at": round(time.time() - began, 3), "steal": steal}
-    validate(whole, task.experiment.fields)
-    if not any(all(whole.get(name) == value for name, value in cell.items()) for cell in cells):
-        shown = {name: whole.get(name) for name in (cells[0] if cells else ())}
+    same = (c for c in task.job.cells if all(whole.get(name) == value for name, value in c.items()))
+    cell = next(same, None)
+    if cell is None:
+        shown = {name: whole.get(name) for name in (task.job.cells[0] if task.job.cells else ())}
         raise UserError(f"{task.name} yielded a record of no cell that it listed: {shown}")
+    try:
+        validate(whole, task.experiment.fields)
+    except UserError as error:
+        return task.failure(cell, str(error))
     return whole
 
 
@@ -173,12 +193,14 @@ def run_tasks(run: Run, tasks: list[Task], progress: Progress, retry_failed: boo
         began, meter = time.time(), StealMeter()
         try:
             for record in task.job.measure(cells) if cells else ():
-                run.append(complete(record, task, cells, began, meter.share()))
-                summary.new += 1
+                whole = complete(record, task, began, meter.share())
+                run.append(whole)
+                summary.failed += bool(whole.get("failed"))
+                summary.new += not whole.get("failed")
         except Exception as error:  # of a plug-in as well
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             for cell in task.todo(run, retry_failed):
-                run.append({"schema": SCHEMA, **task.key(cell), "job": task.job.name, "status": text, "failed": True})
+                run.append(task.failure(cell, text))
                 summary.failed += 1
         behind += task.job.seconds
     progress("done", int(1000 * total), int(1000 * total))
