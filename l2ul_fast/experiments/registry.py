@@ -17,6 +17,7 @@ from typing import Any
 from l2ul_fast import plugins
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Cell, Field, Record, identity_fields
+from l2ul_fast.protocols import Style
 
 Measure = Callable[[tuple[Cell, ...]], Iterator[Record]]
 ROOMS = ("paper", "speed", "quality")
@@ -71,6 +72,7 @@ class Experiment:
     jobs : the work, from a Context.
     figure : a report.figure.Figure or "package.module:NAME"; without one the report shows the plain records.
     fields : of its records, besides measure.records.FIELDS.
+    methods : names of its own, where it does not compare those of `baselines`.
     datasets : those it can use, by name; () is every dataset.
     default_datasets : those it uses when none are asked for; () is all it can use.
     in_all : whether `l2ul bench all` runs it.
@@ -86,6 +88,7 @@ class Experiment:
     jobs: Callable[[Context], Iterator[Job]]
     figure: Any = None
     fields: Mapping[str, Field] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
     default_datasets: tuple[str, ...] = ()
     in_all: bool = True
@@ -158,3 +161,21 @@ def load(files: tuple[Path | str, ...] = ()) -> dict[str, Experiment]:
 def asked(cells: tuple[Cell, ...], **key: Any) -> bool:
     """Whether one of the cells has all these values."""
     return any(all(cell.get(name) == value for name, value in key.items()) for cell in cells)
+
+
+def exhibits() -> dict[str, Any]:
+    """What the report shows of every experiment, by the names of their records."""
+    from l2ul_fast.report.figure import Exhibit
+
+    return {e.name: Exhibit(e.title, e.figure, e.order) for e in load().values()}
+
+
+def styles_of(run: Any = None) -> dict[str, Style]:
+    """Name and marks of every method, and of those that only the run.json of `run` knows."""
+    from l2ul_fast.baselines import styles
+
+    known = styles()
+    for name, given in ((run.environment.get("methods") or {}) if run is not None else {}).items():
+        if name not in known and isinstance(given, dict):
+            known[name] = Style(*(str(given.get(part, "")) for part in ("label", "colour", "marker")))
+    return known

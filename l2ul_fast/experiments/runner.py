@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +88,13 @@ def context_of(experiment: Experiment, options: Options, threads: int, folder: P
     from l2ul_fast.datasets.registry import dataset_names
 
     known = experiment.datasets or tuple(dataset_names())
+    own = experiment.methods or method_names()
     names = options.datasets or experiment.default_datasets or known
     return Context(
         profile=options.profile,
         numbers=experiment.numbers(options.profile, options.numbers),
         datasets=tuple(name for name in names if name in known),
-        methods=options.methods or method_names(),
+        methods=tuple(name for name in own if not options.methods or name in options.methods),
         threads=threads,
         seed=options.seed,
         data_dir=Path(options.data_dir),
@@ -105,6 +106,13 @@ def context_of(experiment: Experiment, options: Options, threads: int, folder: P
 class StealMeter:
     def share(self) -> float | None:
         return None
+
+
+def known_methods(experiments: list[Experiment]) -> tuple[str, ...]:
+    """Names of methods that at least one of the experiments knows."""
+    from l2ul_fast.baselines import method_names
+
+    return tuple(dict.fromkeys(name for e in experiments for name in e.methods or method_names()))
 
 
 @dataclass(frozen=True)
@@ -216,13 +224,72 @@ def check_gate(run: Run, threads: int) -> None:
     run.append({"schema": SCHEMA, "experiment": "gate", "method": "", "threads": threads, **check()})
 
 
-def measure(
-    options: Options, folder: Path, threads: int, progress: Progress, share: tuple[int, int] = (0, 1)
-) -> Summary:
-    """What is missing, or the share (i, of k) of its jobs, in this process, on `threads` threads."""
+@dataclass(frozen=True)
+class Part:
+    """The tasks for one number of threads."""
+
+    threads: int
+    tasks: list[Task]
+
+
+def plan_of(options: Options, counts: list[int] | None, jobs: int = 1, folder: Path | None = None) -> list[Part]:
+    """Every task, by number of threads: those of `counts`, else what each experiment is measured with by default."""
+    from l2ul_kernels.threads import thread_limit
+
+    most = max(1, thread_limit() // jobs)
+    experiments = experiments_of(options)
+    wanted = {e.name: counts or (thread_counts(most) if e.each_thread_count else [most]) for e in experiments}
+    parts = []
+    for k in sorted({k for some in wanted.values() for k in some}, reverse=True):
+        names = tuple(e.name for e in experiments if k in wanted[e.name])
+        parts.append(Part(k, tasks_of(replace(options, experiments=names), k, folder)))
+    return parts
+
+
+def thread_counts(most: int) -> list[int]:
+    """1, 2, 4, ... and all."""
+    counts = [1]
+    while counts[-1] * 2 < most:
+        counts.append(counts[-1] * 2)
+    return counts if most == 1 else [*counts, most]
+
+
+def open_run(options: Options, folder: Path) -> Run:
+    """The run's folder; a new one, or one that has nothing recorded, is told its environment and options."""
     run = Run(folder)
-    tasks = tasks_of(options, threads, folder)[share[0] :: share[1]]
-    if not any(task.todo(run, options.retry_failed) for task in tasks):
+    if not run.has(experiment="environment"):
+        from l2ul_fast.measure.environment import describe
+
+        found = describe()
+        methods = {name: asdict(style) for name, style in registry.styles_of().items()}
+        run = Run(folder, found | {"methods": methods})
+        short = {key: found[key] for key in ("cpu", "cores", "vector_bytes", "git")}
+        run.append({"schema": SCHEMA, "experiment": "environment", "method": "", **short, **found["versions"]})
+    options.write(folder / "options.json")
+    return run
+
+
+def measure_all(plan: list[Part], run: Run, jobs: int, progress: Progress) -> Summary:
+    """Measure what is missing: in this process if it is one number of threads and one job, else in others."""
+    options = Options.read(run.folder / "options.json")
+    if jobs == 1 and len(plan) == 1:
+        return measure(plan[0].tasks, run, plan[0].threads, progress, options.retry_failed)
+    total = Summary()
+    for part in plan:
+        tasks = [task for task in part.tasks if task.todo(run, options.retry_failed)]
+        total.known += sum(len(task.job.cells) - len(task.todo(run, options.retry_failed)) for task in part.tasks)
+        if tasks:
+            before = len(run.refresh())
+            spawn(part, run, jobs, progress)
+            new = run.refresh()[before:]
+            total.failed += sum(bool(record.get("failed")) for record in new)
+            total.new += sum(not record.get("failed") and record["experiment"] != "gate" for record in new)
+    return total
+
+
+def measure(tasks: list[Task], run: Run, threads: int, progress: Progress, retry_failed: bool = False) -> Summary:
+    """What is missing of the tasks, in this process, on `threads` threads."""
+    if not any(task.todo(run, retry_failed) for task in tasks):
         return Summary(known=sum(len(task.job.cells) for task in tasks))
     import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
 
@@ -231,17 +298,11 @@ def measure(
     progress("correctness check", 0, 1)
     with budget(threads):
         check_gate(run, threads)
-        return run_tasks(run, tasks, progress, options.retry_failed)
+        return run_tasks(run, tasks, progress, retry_failed)
 
 
-def missing(options: Options, folder: Path, counts: list[int]) -> int:
-    """Cells that the run does not hold, over all thread counts."""
-    run = Run(folder)
-    return sum(len(t.todo(run, options.retry_failed)) for k in counts for t in tasks_of(options, k, folder))
-
-
-def spawn(options: Options, folder: Path, threads: int, jobs: int, progress: Progress) -> None:
-    """`jobs` processes with `threads` threads each, on cores of their own; numba's limit is set before they start.
+def spawn(part: Part, run: Run, jobs: int, progress: Progress) -> None:
+    """`jobs` processes with the part's threads each, on cores of their own; numba's limit is set before they start.
 
     Raises
     ------
@@ -249,21 +310,21 @@ def spawn(options: Options, folder: Path, threads: int, jobs: int, progress: Pro
         If there are too few cores, or a process fails.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    if threads * jobs > len(cores):
-        raise UserError(f"{jobs} jobs of {threads} thread(s) need {jobs * threads} cores, there are {len(cores)}")
-    options.write(folder / "options.json")
+    k = part.threads
+    if k * jobs > len(cores):
+        raise UserError(f"{jobs} jobs of {k} thread(s) need {jobs * k} cores, there are {len(cores)}")
     names = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    environment = os.environ | dict.fromkeys(names, str(threads))
+    environment = os.environ | dict.fromkeys(names, str(k))
+    wanted = ",".join(dict.fromkeys(task.experiment.name for task in part.tasks))
     running = []
     for i in range(jobs):
-        own = ",".join(map(str, cores[i * threads : (i + 1) * threads]))
-        order = [sys.executable, "-m", "l2ul_fast.experiments.runner", str(folder), str(threads), f"{i}/{jobs}", own]
-        running.append(subprocess.Popen(order, env=environment))
-    run, before = Run(folder), len(Run(folder).records)
-    total = missing(options, folder, [threads])
+        own = ",".join(map(str, cores[i * k : (i + 1) * k]))
+        order = [sys.executable, "-m", "l2ul_fast.experiments.runner", str(run.folder), str(k), f"{i}/{jobs}", own]
+        running.append(subprocess.Popen([*order, wanted], env=environment))
+    before, total = len(run.refresh()), sum(len(task.todo(run)) for task in part.tasks)
     try:
         while any(process.poll() is None for process in running):
-            progress(f"{jobs} process(es), {threads} thread(s)", len(run.refresh()) - before, max(total, 1))
+            progress(f"{jobs} process(es), {k} thread(s)", len(run.refresh()) - before, max(total, 1))
             time.sleep(0.2)
     except BaseException:
         for process in running:
@@ -275,14 +336,16 @@ def spawn(options: Options, folder: Path, threads: int, jobs: int, progress: Pro
 
 
 def _child() -> None:
-    """Entry of the processes of `spawn`: folder, threads, share i/k, cores."""
-    folder, threads, share, cores = sys.argv[1:]
+    """Entry of the processes of `spawn`: folder, threads, share i/k, cores, experiments."""
+    folder, threads, share, cores, names = sys.argv[1:]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     i, k = (int(part) for part in share.split("/"))
-    options = Options.read(Path(folder) / "options.json")
     try:
-        measure(options, Path(folder), int(threads), lambda stage, done, total: None, (i, k))
+        run = Run(folder)
+        options = replace(Options.read(run.folder / "options.json"), experiments=tuple(names.split(",")))
+        tasks = tasks_of(options, int(threads), run.folder)[i::k]
+        measure(tasks, run, int(threads), lambda stage, done, total: None, options.retry_failed)
     except UserError as error:
         sys.exit(f"error: {error}")
 

@@ -264,6 +264,15 @@ class Run:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
+    @property
+    def environment(self) -> Record:
+        """What run.json says; empty when it is missing or damaged."""
+        try:
+            found = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def refresh(self) -> list[Record]:
         """All records, those of other processes included. A half-written last line is not one (yet)."""
         try:
