@@ -102,7 +102,6 @@ def _refresh_seconds(train: ArrayTable, model: str, method: str, numbers: Number
         taken.append((middle - begin, end - middle, facts.get("pairs", 0), facts.get("partitions", 0), due))
     answer, refresh, dropped, partitions, _ = (float(v) for v in np.median(taken[1:], axis=0))
     return {
-        "pairs": u.params["m"],
         "answer_seconds": answer,
         "refresh_seconds": refresh,
         "with_refresh": refresh / answer,
@@ -137,7 +136,7 @@ def jobs(context: Context) -> Iterator[Job]:
             key = {"dataset": dataset, "task": "refresh", "model": model, "r": 1}
             key["n"] = inputs.train_size(context, dataset, numbers["rows"])
             cells = tuple(
-                {**key, "method": method, "seed": seed}
+                {**key, "method": method, "seed": seed, "m": numbers["fit_m"] if method in HEADS else None}
                 for seed in range(numbers["seeds"])
                 for method in ("nothing", "retrain", *HEADS)
             )
@@ -219,7 +218,6 @@ register(
             "counted": info("share counted"),
             "expected": info("mean number of subsets that hold a row, m s / n"),
             "with_refresh": info("refresh_seconds / answer_seconds"),
-            "pairs": info("training pairs of the head", (int,)),
             "pairs_dropped": info("training pairs made anew by a refresh, median"),
             "partitions": info("partitions drawn anew by a refresh, median"),
             "pairs_in_use": info("whether the head is trained on pairs at all", (bool,)),
