@@ -12,12 +12,9 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from l2ul_fast.errors import DataError
-
-if TYPE_CHECKING:
-    from l2ul_fast.datasets.text.csv import Layout
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 CC_BY = "CC BY 4.0"
@@ -70,7 +67,7 @@ class DatasetInfo:
     missing: str = "none"
     npz: str | None = None  # a NumPy archive with X and y that may stand in the raw folder instead
     npz_sha256: str | None = None  # given when that archive is the complete set; without it, it is a subset
-    reader: Layout | Callable[..., Iterator[Any]] | None = None  # (raw, split_seed, seen_text, seen_file) -> rows
+    reader: Callable[..., Iterator[Any]] | None = None  # (raw, split_seed, seen_text, seen_file) -> rows
     stand_in: StandIn | None = None
     order: int = 1000  # in tables: the paper's order, then by name
     path: Path | None = None  # the HDF5 file of a user's own dataset

@@ -14,11 +14,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.datasets.file.gather import standardise_rows
 from l2ul_fast.datasets.stream.stream import blocks
 from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
 from l2ul_fast.distributed.sums import describe_shards, opened_shard, spans
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import FileTable, Table, standardise_rows
+from l2ul_fast.tables import FileTable, Table
 from l2ul_fast.unlearner.passes import Block, Columns, Terms, columns_of, derivatives_of, moments_of, sums_of
 
 Vector = NDArray[np.float64]

@@ -78,7 +78,7 @@ def opened_shard(path: str, expected: str) -> Shards:
         if checksum(file) != expected:
             file.close()
             raise DataError(f"{path} has changed since its header was read: start again")
-        _open[key] = Shards(file)
+        _open[key] = Shards(files=[file])
         while len(_open) > _KEPT:
             _open.popitem(last=False)  # not closed: another thread may be reading it
     return _open[key]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 from pathlib import Path
 
 from l2ul_fast.errors import DataError
@@ -36,27 +35,3 @@ def source_label(source: str) -> str:
     if not _SOURCE.fullmatch(source):
         raise DataError(f"source {source!r} is none of real:<sha256>, subset:<sha256>, standin:<version>:<seed>")
     return _LABELS[source.split(":", 1)[0]]
-
-
-def temp_prefix(final: Path) -> str:
-    """Start of the temporary names of `final` used by processes of this machine; pid, token and .tmp follow."""
-    return f".{final.name}.{socket.gethostname()}."
-
-
-def remove_stale(final: Path) -> None:
-    """Delete temporary files of `final` that a process of this machine left behind when it was killed."""
-    pattern = re.compile(re.escape(temp_prefix(final)) + r"(\d+)\.[0-9a-f]+\.tmp")
-    for path in final.parent.glob(f".{final.name}.*.tmp"):
-        found = pattern.fullmatch(path.name)
-        if found and not _alive(int(found[1])):
-            path.unlink(missing_ok=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)  # signal 0 only asks whether the process exists
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, Seen
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen, open_text
 from l2ul_fast.errors import DataError
 from l2ul_kernels.threads import thread_limit
 
@@ -47,6 +47,11 @@ class Layout:
     def words(self) -> bool:
         """Whether classes are words."""
         return self.labels is None or isinstance(next(iter(self.labels)), str)
+
+    def __call__(self, raw: RawData, split_seed: int, seen_text: Seen | None, seen_file: Seen | None) -> Iterator[Rows]:
+        """The rows of an original file."""
+        with open_text(raw, seen_file) as stream:
+            yield from parse_text(stream, self, str(raw.path), seen=seen_text)
 
 
 class LineError(ValueError):
@@ -183,8 +188,8 @@ def _check_line(line: bytes, layout: Layout, libsvm: bool) -> None:
         if not label:
             raise ValueError("it has no class")
     else:
-        value = label.decode("utf-8", "backslashreplace") if layout.words else check_number(label)
-        if value not in layout.labels:
+        found = label.decode("utf-8", "backslashreplace") if layout.words else check_number(label)
+        if found not in layout.labels:
             known = ", ".join(f"{key:g}" if isinstance(key, float | int) else key for key in layout.labels)
             raise ValueError(f"its class {label.decode('ascii', 'backslashreplace')[:40]} is not one of {known}")
 

@@ -6,26 +6,18 @@ from pathlib import Path
 import numpy as np
 
 from l2ul_fast.datasets.split import train_mask
-from l2ul_fast.datasets.text.csv import Layout, Rows, parse_text
-from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen, open_text
+from l2ul_fast.datasets.text.csv import Rows
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen
 from l2ul_fast.errors import DataError
 
 
 def read_rows(
-    raw: RawData,
-    *,
-    split_seed: int = 0,
-    threads: int | None = None,
-    seen_text: Seen | None = None,
-    seen_file: Seen | None = None,
+    raw: RawData, *, split_seed: int = 0, seen_text: Seen | None = None, seen_file: Seen | None = None
 ) -> Iterator[Rows]:
     """The rows of an original. seen_text gets the unpacked text, seen_file the bytes on disk (text files only)."""
     reader = raw.info.reader
     if raw.kind == "npz":
         yield from read_npz(raw.path, raw.info.d, split_seed)
-    elif isinstance(reader, Layout):
-        with open_text(raw, seen_file) as stream:
-            yield from parse_text(stream, reader, str(raw.path), threads=threads, seen=seen_text)
     else:
         assert reader is not None
         yield from reader(raw, split_seed, seen_text, seen_file)
