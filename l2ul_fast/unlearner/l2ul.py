@@ -33,6 +33,7 @@ from l2ul_fast.unlearner.result import (
     predictions,
 )
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
+from l2ul_fast.workers import workers_of
 from l2ul_kernels.request.claims import DONE, EMPTY, FOREIGN, FORGOTTEN, PRESENT, claim, release
 
 Progress = Callable[[str, int, int], None]
@@ -218,7 +219,7 @@ class L2UL:
         with self._lock:
             table, store, size = self._open(X, y, sample_weight, part)
             start = time.perf_counter()
-            fitted = fitting.fit(self.params, table, size, report, client)
+            fitted = fitting.fit(self.params, table, size, report, workers_of(client))
             # only now: a fit that fails leaves the object as it was
             self.store, self.head = store, fitted.head
             self.status = np.full(size, FOREIGN, np.uint8)
@@ -542,10 +543,9 @@ class L2UL:
         report: Report = progress or (lambda what, done, total: None)
         with self._lock:
             table, forgotten = self.retained(), np.flatnonzero(self.status == FORGOTTEN)
-            if client is not None and isinstance(self.head, Expansion):
-                from l2ul_fast.distributed.passes import SharedPasses
-
-                done = self.head.refresh(table, forgotten, report, SharedPasses(client, table))
+            workers = workers_of(client)
+            if workers is not None and isinstance(self.head, Expansion):
+                done = self.head.refresh(table, forgotten, report, workers.passes(table))
             else:
                 done = self.head.refresh(table, forgotten, report)
             self._flush_log()
