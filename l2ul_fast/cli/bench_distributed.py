@@ -12,8 +12,6 @@ import typer
 def distributed(
     rows: Annotated[int, typer.Option(min=10_000, max=11_000_000, help="Rows of the HIGGS stand-in.")] = 11_000_000,
     workers: Annotated[int | None, typer.Option(min=2, help="One-thread workers (default: as many as cores).")] = None,
-    pair_share: Annotated[float, typer.Option(min=0.01, max=1, help="Share of the usual number of pairs.")] = 1.0,
-    pair_seconds: Annotated[float, typer.Option(min=0, help="Go on with each kind of pairs for so long.")] = 180,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 5,
     out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
         "results/distributed"
@@ -24,7 +22,7 @@ def distributed(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
-    """Count shards and make pairs on Dask workers beside one process; what a task costs; the cost model's figures."""
+    """Counts, expansion sums and training pairs on Dask workers beside one process."""
     from l2ul_fast.cli.bench import finish, progress_bar, shower, start, stderr
     from l2ul_fast.distributed.cluster import dask_distributed
     from l2ul_fast.errors import UserError
@@ -42,7 +40,7 @@ def distributed(
 
     run = start(out, fresh)
     with progress_bar() as bar:
-        experiment.run_all(run, rows, k, repeats, pair_share, pair_seconds, shower(bar))
+        experiment.run_all(run, rows, k, repeats, shower(bar))
     finish(run, as_json, report)
     if page is not None:
         kept = page.with_suffix(".jsonl")

@@ -25,7 +25,8 @@ from l2ul_fast.unlearner.heads.expansion import (
     total_weight_of,
     uncertainty,
 )
-from l2ul_fast.unlearner.passes import LocalPasses, Passes, shared_passes
+from l2ul_fast.unlearner.passes import LocalPasses, Passes
+from l2ul_fast.workers import Workers
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -58,12 +59,12 @@ class Laps:
         self.seconds[name], self._clock = now - self._clock, now
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model and build its head; `size` is the largest row number + 1. Workers of `client` share the work."""
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers: Workers | None = None) -> Fitted:
+    """Train the model and build its head; `size` is the largest row number + 1. Workers share the work."""
     head = params["head"]
     tier = storage(params, table) if head == "expansion" else None
     if tier == "sums":
-        return _expansion(params, table, report, client)
+        return _expansion(params, table, report, workers)
     # imported here: only these need pairs, networks or the MLP
     if tier == "rows":
         return _wide(params, table, report)
@@ -74,14 +75,14 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
     if head == "learned":
         from l2ul_fast.unlearner.heads import learned
 
-        return learned.fit(params, table, size, report, client)
+        return learned.fit(params, table, size, report, workers)
     if head == "kme":
         from l2ul_fast.unlearner.heads import kme
 
-        return kme.fit(params, table, size, report, client)
+        return kme.fit(params, table, size, report, workers)
     from l2ul_fast.unlearner.heads import paper
 
-    return paper.fit(params, table, size, report, client)
+    return paper.fit(params, table, size, report, workers)
 
 
 def storage(params: dict[str, Any], table: Table) -> str:
@@ -126,16 +127,12 @@ def linear_model(params: dict[str, Any], table: Table) -> Any:
     return GeneralisedLinearModel(table.d, params["model"], params["lam"])
 
 
-def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any) -> Fitted:
+def _expansion(params: dict[str, Any], table: Table, report: Report, workers: Workers | None) -> Fitted:
     """Integer sums at the anchor: no pairs, no cells."""
     lap, model = Laps(), linear_model(params, table)
     report("train the model", 0, 1)
-    passes: Passes = LocalPasses(table)
-    if client is None:
-        found = model.fit(table)
-    else:
-        passes = shared_passes(client, table)
-        found = fit_by_sums(model, passes, len(table.classes))
+    passes: Passes = LocalPasses(table) if workers is None else workers.passes(table)
+    found = model.fit(table) if workers is None else fit_by_sums(model, passes, len(table.classes))
     if params["anchor"] == "optimum":
         found = polished(model, table, found)
     lap("train")
@@ -151,7 +148,7 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
         penalty=penalty,
         report=report,
         passes=passes,
-        uncertain=0.0 if client is not None else uncertainty(found, model),
+        uncertain=0.0 if workers is not None else uncertainty(found, model),
     )
     head._answered = 0.0
     lap("expand")

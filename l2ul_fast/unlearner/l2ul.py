@@ -25,6 +25,7 @@ from l2ul_fast.unlearner.options import NUMBERS, Options, current_head
 from l2ul_fast.unlearner.requests import refuse, resolve_rows, rows_of
 from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead, Unlearned, class_probabilities, finite, predictions
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
+from l2ul_fast.workers import workers_of
 from l2ul_kernels.request.claims import DONE, EMPTY, FOREIGN, FORGOTTEN, PRESENT, claim, release
 
 Progress = Callable[[str, int, int], None]
@@ -179,7 +180,7 @@ class L2UL:
         with self._lock:
             table, store, size = self._open(X, y, sample_weight, part)
             start = time.perf_counter()
-            fitted = fitting.fit(self.params, table, size, report, client)
+            fitted = fitting.fit(self.params, table, size, report, workers_of(client))
             # only now: a fit that fails leaves the object as it was
             self.store, self.head = store, fitted.head
             self.status = np.full(size, FOREIGN, np.uint8)
@@ -483,7 +484,7 @@ class L2UL:
         report: Report = progress or (lambda what, done, total: None)
         with self._lock:
             table, forgotten = self.retained(), np.flatnonzero(self.status == FORGOTTEN)
-            done = self.head.refresh(table, forgotten, report, client)
+            done = self.head.refresh(table, forgotten, report, workers_of(client))
             self._flush_log()
             # figures only: words such as the reason tell something of the rows that left
             simple = {k: v for k, v in done.items() if isinstance(v, bool | int | float)}

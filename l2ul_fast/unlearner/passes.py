@@ -84,13 +84,6 @@ class LocalPasses:
         return sums_of(blocks_of(self.table), terms)
 
 
-def shared_passes(client: Any, table: Table) -> Passes:
-    """Passes over a table of files on the workers of a dask.distributed client."""
-    from l2ul_fast.distributed.passes import SharedPasses
-
-    return SharedPasses(client, table)
-
-
 def columns_of(blocks: Iterable[Block], d: int) -> Columns:
     largest, rows, heaviest = np.zeros(d), 0, 0.0
     for X, _, weights in blocks:

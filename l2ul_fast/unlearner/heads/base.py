@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
+from l2ul_fast.workers import Workers
 
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -116,11 +117,13 @@ class Head(ABC):
         """Passes over the rows that stay until the error is at most rtol."""
 
     @abstractmethod
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report, client: Any = None) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Make everything that is kept a function of the rows that stay, with as many passes over them as it takes.
 
-        table: the rows that stay, None where they are not kept. client: of dask.distributed, whose workers make the
-        passes where the head can share them. Returns what was done.
+        table: the rows that stay, None where they are not kept. workers: who make the passes, where the head can
+        share them. Returns what was done.
         """
 
     def canonical(self) -> Vector:

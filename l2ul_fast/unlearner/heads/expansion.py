@@ -26,7 +26,8 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Head, OutOfScale, Report, Rows
-from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms, shared_passes
+from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms
+from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES, SQUARED
@@ -441,7 +442,7 @@ class Expansion(Head):
         if self.error is None or self.error > rtol:
             self.expand_anew(table, rtol=rtol)
 
-    def refresh(self, table: Any, forgotten: Ids, report: Report, client: Any = None) -> dict[str, Any]:
+    def refresh(self, table: Any, forgotten: Ids, report: Report, workers: Workers | None = None) -> dict[str, Any]:
         """theta as a function of the integers alone; where a new expansion is due, that is made first."""
         due = self.due
         if due is None:
@@ -450,7 +451,7 @@ class Expansion(Head):
         if table is None:
             raise UserError(f"a new expansion is due ({due}), but the rows are not kept (store_rows=False): fit again")
         report("expand at the rows that stay", 0, 1)
-        self.expand_anew(table, None if client is None else shared_passes(client, table))
+        self.expand_anew(table, None if workers is None else workers.passes(table))
         return {"expanded": True, "why": due}
 
     def expand_anew(self, table: Any, passes: Passes | None = None, rtol: float | None = None) -> None:

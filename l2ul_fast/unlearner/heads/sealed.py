@@ -21,6 +21,7 @@ from l2ul_fast.tables import Table, in_memory
 from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
+from l2ul_fast.workers import Workers
 
 #: What a head keeps of the unlearner's parameters: all that training it anew takes.
 OPTIONS = (
@@ -142,7 +143,12 @@ def subset_size(options: dict[str, Any], n: int, again: bool = False) -> int:
 
 
 def make_pairs(
-    trained: Trained, table: Table, options: dict[str, Any], report: Report, client: Any = None, again: bool = False
+    trained: Trained,
+    table: Table,
+    options: dict[str, Any],
+    report: Report,
+    workers: Workers | None = None,
+    again: bool = False,
 ) -> Pairs:
     """Training pairs from the rows of table: on subsets, or on all rows (a sample of them) for an anchored MLP."""
     rng = _generator(options, 0 if options["model"] == "lr" else 1)
@@ -162,7 +168,7 @@ def make_pairs(
             rng,
             robust=options["robust"],
             progress=progress,
-            client=client,
+            executor=workers,
         )
     ids, base = table.ids(), trained
     if table.n > PAIR_ROWS:
@@ -174,7 +180,7 @@ def make_pairs(
         rows = in_memory(table)
         X, y = rows.X, rows.y
     m = max(options["m"], int(PAIRS_PER_PARAMETER * model.size) + 1)
-    return full_pairs(model, X, y, ids, base, m, rng, progress, client)
+    return full_pairs(model, X, y, ids, base, m, rng, progress, workers)
 
 
 # Head ----------------------------------------------------------------------------------------------------------------
@@ -248,7 +254,9 @@ class SealedHead(Head):
 
     # Seal ------------------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report, client: Any = None) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Make everything anew from the rows of table, where any row has left. Returns what was done."""
         if not self._unsealed:
             return {"sealed": False, "pairs": 0, "partitions": 0}

@@ -48,6 +48,7 @@ from l2ul_fast.models.fit import Fit, weighted
 from l2ul_fast.tables import BLOCK_ROWS, Table
 from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import LocalPasses
+from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.mlp.model import layout, padded_sums, rows_of
 from l2ul_kernels.mlp.plain import few_gradient
@@ -626,7 +627,9 @@ class Secant(Head):
 
     # Seal ------------------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report, client: Any = None) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Seal: everything that is kept becomes a function of the rows that stay (see the module)."""
         why = self.due
         if why is None:

@@ -21,6 +21,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import NO_WEIGHTS, blocks_of
+from l2ul_fast.workers import Workers
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, row_losses
 
 #: Estimated error down to which a request takes passes when it names no rtol.
@@ -226,7 +227,9 @@ class Wide(Head):
 
     # Seal and keep ---------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report, client: Any = None) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Seal: everything that is kept becomes a function of the rows that stay, down to rounding."""
         if self.due is None:
             return {"sealed": False, "why": None}
