@@ -71,6 +71,7 @@ class Experiment:
     profiles : profile -> its numbers; "tiny" (seconds, for tests) is required.
     jobs : the work, from a Context.
     figure : a report.figure.Figure or "package.module:NAME"; without one the report shows the plain records.
+    records : names of experiments in its records, where they are not its own.
     fields : of its records, besides measure.records.FIELDS.
     methods : names of its own, where it does not compare those of `baselines`.
     datasets : those it can use, by name; () is every dataset.
@@ -87,6 +88,7 @@ class Experiment:
     profiles: Mapping[str, Mapping[str, Any]]
     jobs: Callable[[Context], Iterator[Job]]
     figure: Any = None
+    records: tuple[str, ...] = ()
     fields: Mapping[str, Field] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ its time is recorded.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from l2ul_fast import distributed
 from l2ul_fast.datasets.file.writer import DatasetWriter
+from l2ul_fast.datasets.split import count_train
 from l2ul_fast.datasets.standin.rows import fill, load_model
 from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Record, Run
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import FileTable
@@ -32,9 +34,8 @@ from l2ul_kernels import threads
 #: Shards the stand-in is cut into; pairs that are made, and the rows of each, as by `l2ul fit --head learned`.
 SHARDS, PAIRS, PAIR_ROWS = 8, 1000, 10_000
 
-Show = Callable[[str, int, int], None]
 #: Given the workers, or None for this process, the result as one array.
-Compute = Callable[[distributed.DaskWorkers | None], Any]
+Compute = Callable[[Any], Any]
 
 
 def write_shards(folder: Path, rows: int, shards: int = SHARDS) -> list[str]:
@@ -52,10 +53,12 @@ def write_shards(folder: Path, rows: int, shards: int = SHARDS) -> list[str]:
     return [str(path) for path in paths]
 
 
-def computations(client: Any, paths: list[str], table: FileTable) -> dict[str, tuple[Record, Compute]]:
-    """(facts, what is computed) of every experiment by its name."""
+def computations(client: Any, paths: list[str], table: FileTable) -> dict[str, Compute]:
+    """What is computed by every task."""
+    from l2ul_fast import distributed
+
     partitions, manifest = sample_partitions(paths, random_state=0), distributed.describe_shards(client, paths)
-    m, s = max(20, min(PAIRS, table.n // 1000)), min(PAIR_ROWS, table.n // 4)
+    m, s = pairs_of(table.n)
     labels, model = table.y[table.ids()], LogisticModel(table.d)
 
     def count(workers: Any) -> Any:
@@ -70,48 +73,89 @@ def computations(client: Any, paths: list[str], table: FileTable) -> dict[str, t
     def pairs(workers: Any) -> Any:
         return subset_pairs(model, table, labels, m, s, 0, executor=workers).theta_r
 
-    return {
-        "distributed-kme": ({"n": manifest.n, "t": partitions.n_partitions, "psi": partitions.n_seeds}, count),
-        "distributed-sums": ({"n": table.n, "model": "lr"}, fit),
-        "distributed-pairs": ({"n": table.n, "model": "lr", "m": m, "s": s}, pairs),
+    return {"distributed-kme": count, "distributed-sums": fit, "distributed-pairs": pairs}
+
+
+def pairs_of(n: int) -> tuple[int, int]:
+    """(pairs, rows of each) on n training rows."""
+    return max(20, min(PAIRS, n // 1000)), min(PAIR_ROWS, n // 4)
+
+
+def jobs(context: Context) -> Iterator[Job]:
+    """One job: all tasks share the shards and the workers."""
+    rows, many = context.numbers["rows"], context.numbers["workers"] or context.threads
+    n = count_train(rows)
+    m, s = pairs_of(n)
+    facts = {
+        "distributed-kme": {"n": rows, "t": 100, "psi": 4},
+        "distributed-sums": {"n": n, "model": "lr"},
+        "distributed-pairs": {"n": n, "model": "lr", "m": m, "s": s},
     }
+    cells = tuple(
+        {"experiment": name, "dataset": "higgs", "shards": SHARDS, **own, "method": method, "threads": k}
+        | {"workers": k if method == "workers" else 0}
+        for name, own in facts.items()
+        for k in dict.fromkeys((1, many))
+        for method in ("one process", "workers")
+    )
+    yield Job("shards", cells, partial(measure, context), seconds=60.0)
 
 
-def measure(clients: dict[int, Any], facts: Record, compute: Compute, repeats: int) -> Iterator[Record]:
-    """One process with 1 .. k threads, and k one-thread workers, in turn."""
-    expected = compute(None)
+def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """One process with 1 .. k threads, and k one-thread workers, in turn; all cells of a task that has any missing."""
+    from l2ul_fast import distributed
+
+    counts = sorted({cell["threads"] for cell in cells} | {1})
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_clusters:
+        paths = write_shards(Path(folder), context.numbers["rows"])
+        table = FileTable(paths, "train")
+        open_clusters.callback(table.close)
+        clients = {k: open_clusters.enter_context(distributed.connect(workers=k)) for k in counts}
+        for name, compute in computations(clients[counts[-1]], paths, table).items():
+            mine = [cell for cell in cells if cell["experiment"] == name]
+            times = _times(clients, compute, context.numbers["repeats"], name) if mine else {}
+            for cell in mine:
+                taken = times[cell["method"], cell["threads"]]
+                facts = {"source": table.label, "d": table.d, "seconds": taken.median, "spread": taken.spread}
+                yield {**cell, **facts, "repeats": context.numbers["repeats"]}
+
+
+def _times(clients: dict[int, Any], compute: Compute, repeats: int, name: str) -> dict[tuple[str, int], Any]:
+    """Times of every candidate, after its result was compared with that of one process."""
+    from l2ul_fast import distributed
 
     def here(k: int) -> Any:
         with threads(k):
             return compute(None)
 
-    calls: dict[str, Callable[[], Any]] = {}
+    expected = compute(None)
+    calls: dict[tuple[str, int], Callable[[], Any]] = {}
     for k, client in clients.items():
-        calls[f"one process {k}"] = partial(here, k)
-        calls[f"workers {k}"] = partial(compute, distributed.DaskWorkers(client))
-    for name, call in calls.items():
+        calls["one process", k] = partial(here, k)
+        calls["workers", k] = partial(compute, distributed.DaskWorkers(client))
+    for (method, k), call in calls.items():
         if not np.array_equal(call(), expected):
-            raise UserError(f"{name}: the result is not that of one process: this is a defect, please report it")
-    for name, taken in interleave(calls, repeats, pause=0.05).items():
-        method, k = name.rsplit(" ", 1)
-        workers = int(k) if method == "workers" else 0
-        own = {"method": method, "workers": workers, "threads": int(k)}
-        yield {**facts, **own, "wall_seconds": taken.median, "spread": taken.spread}
+            raise UserError(f"{name}, {method}, {k}: the result is not that of one process: please report this defect")
+    return interleave(calls, repeats, pause=0.05)
 
 
-def run_all(run: Run, rows: int, workers: int, repeats: int, show: Show) -> None:
-    """Append the records that are not there yet."""
-    with tempfile.TemporaryDirectory() as folder:
-        show("write the stand-in's shards", 0, 4)
-        paths = write_shards(Path(folder), rows)
-        table = FileTable(paths, "train")
-        base = {"dataset": "higgs", "source": table.label, "d": table.d, "shards": len(paths)}
-        with distributed.connect(workers=workers) as many, distributed.connect(workers=1) as one:
-            for k, (name, (facts, compute)) in enumerate(computations(many, paths, table).items()):
-                if not run.has(experiment=name):
-                    show(name.removeprefix("distributed-"), k + 1, 4)
-                    facts = {"experiment": name, **base, **facts}
-                    for record in list(measure({1: one, workers: many}, facts, compute, repeats)):
-                        run.append(record)
-        table.close()
-    show("done", 4, 4)
+register(
+    Experiment(
+        name="distributed",
+        title="Dask workers beside one process",
+        help="Count shards, add up derivatives and make training pairs on Dask workers, beside one process.",
+        profiles={
+            "tiny": {"rows": 4_000, "workers": 2, "repeats": 1},
+            "quick": {"rows": 1_000_000, "workers": None, "repeats": 3},
+            "paper": {"rows": 11_000_000, "workers": None, "repeats": 5},
+            "full": {"rows": 11_000_000, "workers": None, "repeats": 9},
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.distributed:FIGURE",
+        records=("distributed-kme", "distributed-sums", "distributed-pairs"),
+        datasets=("higgs",),
+        in_all=False,
+        order=150,
+        needs=("dask",),
+    )
+)
