@@ -9,9 +9,14 @@ from l2ul_fast.errors import DataError
 FORMAT = "l2ul-dataset"
 FORMAT_VERSION = 1
 CODECS = ("none", "bitshuffle-lz4", "zstd")
-SUFFIXES = {"real": ".h5", "subset": ".subset.h5", "stand-in": ".standin.h5"}  # by label
-_LABELS = {"real": "real", "subset": "subset", "standin": "stand-in"}  # by the first word of the source attribute
-_SOURCE = re.compile(r"(real|subset):[0-9a-f]{64}|standin:[^:]+:\d+")
+SUFFIXES = {"real": ".h5", "subset": ".subset.h5", "stand-in": ".standin.h5", "own": ".own.h5"}  # by label
+_LABELS = {
+    "real": "real",
+    "subset": "subset",
+    "standin": "stand-in",
+    "own": "own",
+}  # by the first word of the source attribute
+_SOURCE = re.compile(r"(real|subset|own):[0-9a-f]{64}|standin:[^:]+:\d+")
 _CHUNK_BYTES = 4 << 20  # largest X chunk; the contract is 1-8 MB
 
 
@@ -21,7 +26,7 @@ def default_data_dir() -> Path:
 
 
 def dataset_path(data_dir: str | os.PathLike[str], name: str, label: str = "real") -> Path:
-    """Where the file of dataset `name` lives; label is "real", "subset" or "stand-in"."""
+    """Where the file of dataset `name` lives; label is "real", "subset", "stand-in" or "own"."""
     return Path(data_dir) / (name + SUFFIXES[label])
 
 
@@ -31,7 +36,9 @@ def chunk_rows(d: int) -> int:
 
 
 def source_label(source: str) -> str:
-    """What a source attribute stands for: "real", "subset" or "stand-in"."""
+    """What a source attribute stands for: "real", "subset", "stand-in" or "own"."""
     if not _SOURCE.fullmatch(source):
-        raise DataError(f"source {source!r} is none of real:<sha256>, subset:<sha256>, standin:<version>:<seed>")
+        raise DataError(
+            f"source {source!r} is none of real:<sha256>, subset:<sha256>, own:<sha256>, standin:<version>:<seed>"
+        )
     return _LABELS[source.split(":", 1)[0]]

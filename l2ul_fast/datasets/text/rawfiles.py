@@ -18,7 +18,7 @@ from l2ul_fast.datasets.file.layout import default_data_dir
 from l2ul_fast.datasets.registry import DatasetInfo, get_info
 from l2ul_fast.errors import DataError
 
-_PACKED = (".gz", ".bz2", ".xz")
+PACKED = (".gz", ".bz2", ".xz")
 # What reading a damaged or truncated file or archive may raise.
 READ_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 Seen = Callable[[memoryview], None]
@@ -65,7 +65,7 @@ def find_raw(name: str, raw_dir: str | os.PathLike[str] | None = None) -> RawDat
 def _in_folder(info: DatasetInfo, folder: Path) -> RawData | None:
     files = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
     for base in info.base_names:
-        for suffix in ("", *_PACKED, ".zip"):
+        for suffix in ("", *PACKED, ".zip"):
             if base + suffix in files:
                 return RawData(info, "text", (files[base + suffix],))
     if info.base_names:  # the archive that a source page offers, such as magic+gamma+telescope.zip
@@ -86,7 +86,7 @@ def _in_folder(info: DatasetInfo, folder: Path) -> RawData | None:
 
 def _zip_member(info: DatasetInfo, path: Path) -> zipfile.ZipInfo | None:
     """The archive member that is the original file (perhaps packed once more)."""
-    wanted = {base + suffix for base in info.base_names for suffix in ("", *_PACKED)}
+    wanted = {base + suffix for base in info.base_names for suffix in ("", *PACKED)}
     try:
         with zipfile.ZipFile(path) as archive:
             return next((m for m in safe_members(archive) if base_name(m) in wanted), None)
