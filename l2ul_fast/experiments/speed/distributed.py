@@ -93,9 +93,9 @@ def measure(clients: dict[int, Any], facts: Record, compute: Compute, repeats: i
         if not np.array_equal(call(), expected):
             raise UserError(f"{name}: the result is not that of one process: this is a defect, please report it")
     for name, taken in interleave(calls, repeats, pause=0.05).items():
-        method, k = name.rsplit(" ", 1)
-        workers = int(k) if method == "workers" else 0
-        own = {"method": method, "workers": workers, "threads": int(k)}
+        method, count = name.rsplit(" ", 1)
+        workers = int(count) if method == "workers" else 0
+        own = {"method": method, "workers": workers, "threads": int(count)}
         yield {**facts, **own, "wall_seconds": taken.median, "spread": taken.spread}
 
 
