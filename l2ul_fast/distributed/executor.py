@@ -37,13 +37,13 @@ class DaskWorkers:
     def map(self, work: PairWork) -> Iterator[PairBatch]:
         """All pairs of the work; TASK_PAIRS of them are a task."""
         prepare(self.client)
-        parts, held = work.parts(TASK_PAIRS), work
-        if isinstance(work, SubsetWork) and isinstance(work.table, FileTable):
-            held = replace(work, table=_Files.of(work.table), visible=np.empty(0, np.int64))  # type: ignore[arg-type]
-        elif isinstance(work, SubsetWork) and not isinstance(work.table, ArrayTable):
-            raise UserError(f"workers cannot read a {type(work.table).__name__}")
-        else:  # arrays: not through the scheduler
+        parts, held, table = work.parts(TASK_PAIRS), work, getattr(work, "table", None)
+        if isinstance(table, FileTable):
+            held = replace(work, table=_Files.of(table), visible=None)  # type: ignore[type-var]
+        elif table is None or isinstance(table, ArrayTable):  # arrays: not through the scheduler
             held = self.client.scatter(work, broadcast=True, hash=False)
+        else:
+            raise UserError(f"workers cannot read a {type(table).__name__}")
         for _, batch in run_tasks(self.client, _make, parts, held):
             yield batch
 

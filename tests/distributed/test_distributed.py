@@ -388,7 +388,8 @@ def misses():
     from l2ul_kernels.voronoi import workers
     from l2ul_fast.datasets.file import chunks
     made = {**vars(workers), "fletcher": chunks._sums}
-    return [f"{name} {signature}" for name, v in made.items() if hasattr(v, "stats") for signature in v.stats.cache_misses]
+    made = {name: v for name, v in made.items() if hasattr(v, "stats")}
+    return [f"{name} {signature}" for name, v in made.items() for signature in v.stats.cache_misses]
 if __name__ == "__main__":
     from l2ul_fast.distributed.cluster import prepare
     with distributed.connect(workers=3) as client:

@@ -54,7 +54,6 @@ class Profile:
     neggrad: NegGrad
     salun: SalUn
     advimp: AdvImp
-    k: int = 8
     dims: int = 32
     m: int = 48
     s: int = 1000
@@ -75,7 +74,6 @@ PROFILES = {
         NegGrad(1, 0.01, 64),
         SalUn(1, 0.02, 64),
         AdvImp(2, iterations=5, step=1.0, rate=0.01, max_steps=20),
-        k=3,
         dims=5,
         m=8,
         s=100,
@@ -110,7 +108,6 @@ PROFILES = {
         NegGrad(5),
         SalUn(5),
         AdvImp(),
-        k=32,
         dims=64,
         m=64,
         s=2000,
@@ -129,7 +126,6 @@ METHODS = (
     ("rum", "all"),
     ("rum-published", "all"),
     ("l2ul-network", "head"),
-    ("l2ul-network", "subspace"),
     ("l2ul-expansion", "head"),
 )
 NAMES = tuple(dict.fromkeys(name for name, _ in METHODS))
@@ -176,18 +172,16 @@ class Bench:
     def score(self) -> NDArray[np.float64]:
         return memorisation(self.seen[0].logits, self.unseen.logits, self.images.y.numpy())
 
-    def unlearner(self, scope: str) -> NetworkUnlearner:
+    @cached_property
+    def unlearner(self) -> NetworkUnlearner:
         """Fitted once, then kept on disk."""
-        place = self.folder / f"l2ul-{scope}"
+        place = self.folder / "l2ul-head"
         if (place / "artifact.json").exists():
             return NetworkUnlearner.load(place)
-        u = NetworkUnlearner(scope, self.profile.k, self.seed)
-        u.fit(self.original.network, self.images, self.unseen, self._shower("l2ul-network"))
+        self.show("l2ul-network: fit")
+        u = NetworkUnlearner(self.seed).fit(self.original.network, self.images, self.unseen)
         u.save(place)
         return u
-
-    def _shower(self, name: str) -> Callable[[str, int, int], None]:
-        return lambda what, i, n: self.show(f"{name}: {what} {i}/{n}")
 
     @cached_property
     def last_layer(self) -> tuple[HeadL2UL, float]:
@@ -216,7 +210,7 @@ def of_network(bench: Bench, network: ResNet18, setup: float, seconds: float, fa
     return Answer(lambda ids: outputs(network, images.x[ids]).logits, test, setup, seconds, facts)
 
 
-def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> Answer:
+def answer(bench: Bench, method: str, forget: NDArray[np.int64]) -> Answer:
     """Run one method on one request."""
     p, images, network = bench.profile, bench.images, bench.original.network
     if method == "retrain":
@@ -228,7 +222,7 @@ def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> 
         train_rows, test = bench.seen
         return Answer(lambda ids: train_rows.logits[ids], test.logits, 0.0, 0.0, {})
     if method == "l2ul-network":
-        return of_l2ul(bench, scope, forget)
+        return of_l2ul(bench, forget)
     if method == "l2ul-expansion":
         return of_last_layer(bench, forget)
     setup = 0.0
@@ -243,8 +237,8 @@ def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> 
     return of_network(bench, found, setup, time.perf_counter() - start, request.facts)
 
 
-def of_l2ul(bench: Bench, scope: str, forget: NDArray[np.int64]) -> Answer:
-    fitted = bench.unlearner(scope)
+def of_l2ul(bench: Bench, forget: NDArray[np.int64]) -> Answer:
+    fitted = bench.unlearner
     times = []
     for _ in range(bench.profile.repeats + 1):
         u = fitted.clone()
@@ -283,7 +277,7 @@ class Judge:
         rng = np.random.default_rng([bench.seed, 10])
         self.retain = np.sort(rng.permutation(stay)[: bench.profile.eval_rows])
         self.labels = [bench.images.y.numpy()[ids] for ids in (forget, self.retain)] + [bench.images.test_y.numpy()]
-        self.known = {name: answer(bench, name, "all", forget) for name in ("retrain", "nothing")}
+        self.known = {name: answer(bench, name, forget) for name in ("retrain", "nothing")}
         self.looks = {name: self.look(found) for name, found in self.known.items()}
 
     def look(self, found: Answer) -> tuple[Accuracies, Any, list[NDArray[np.int64]]]:
@@ -296,7 +290,7 @@ class Judge:
 
     def record(self, method: str, scope: str) -> Record:
         """What the method makes of the request."""
-        found = self.known.get(method) or answer(self.bench, method, scope, self.forget)
+        found = self.known.get(method) or answer(self.bench, method, self.forget)
         right, attack, said = self.looks.get(method) or self.look(found)
         target, goal, told = self.looks["retrain"]
         nothing = self.looks["nothing"]
