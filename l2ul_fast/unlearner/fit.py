@@ -21,6 +21,7 @@ from l2ul_fast.unlearner.heads.expansion import (
     fit_by_sums,
     model_of_weight,
     polished,
+    refuse_many,
     third_fits,
     total_weight_of,
     uncertainty,
@@ -129,6 +130,7 @@ def linear_model(params: dict[str, Any], table: Table) -> Any:
 def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any) -> Fitted:
     """Integer sums at the anchor: no pairs, no cells."""
     lap, model = Laps(), linear_model(params, table)
+    refuse_many(model.size)  # before hours of training
     report("train the model", 0, 1)
     passes: Passes = LocalPasses(table)
     if client is None:
