@@ -21,7 +21,7 @@ from l2ul_fast.unlearner.reconstruct.sums import (
 )
 
 #: Rows that starting points are taken from, points that are followed, evaluations of each, and solutions to refine.
-STARTS, FOLLOWED, STEPS, REFINED = 400, 40, 200, 6
+STARTS, FOLLOWED, STEPS, REFINED = 400, 40, 40, 6
 
 
 def last_bits(e: Evidence) -> Iterator[Attack]:
