@@ -21,6 +21,7 @@ from l2ul_fast.unlearner.heads.expansion import (
     fit_by_sums,
     model_of_weight,
     polished,
+    refuse_many,
     third_fits,
     total_weight_of,
     uncertainty,
@@ -130,6 +131,7 @@ def linear_model(params: dict[str, Any], table: Table) -> Any:
 def _expansion(params: dict[str, Any], table: Table, report: Report, workers: Workers | None) -> Fitted:
     """Integer sums at the anchor: no pairs, no cells."""
     lap, model = Laps(), linear_model(params, table)
+    refuse_many(model.size)  # before hours of training
     report("train the model", 0, 1)
     passes: Passes = LocalPasses(table) if workers is None else workers.passes(table)
     found = model.fit(table) if workers is None else fit_by_sums(model, passes, len(table.classes))
