@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_strength, steepest
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.sgd.descent import Trace
 
 
@@ -52,8 +51,7 @@ class DeltaGrad(Baseline):
         return False
 
     def _prepare(self) -> None:
-        table, mlp = self.table, self.model.name == "mlp"
-        assert isinstance(table, ArrayTable)
+        table, mlp = self._in_memory(self.table), self.model.name == "mlp"
         rows = row_order(table, self.seed)
         self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
         self.starts = edges(len(rows), self.recipe.batch)
