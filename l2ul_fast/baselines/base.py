@@ -86,10 +86,8 @@ class Baseline:
     def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
         """Train on the table and build what requests need."""
         start = time.perf_counter()
-        if self.in_memory and not isinstance(table, ArrayTable):
-            raise UserError(
-                f"{self.name} needs its rows in memory, as it reads them many times: load them with tables.in_memory"
-            )
+        if self.in_memory:
+            self._in_memory(table)
         if table.d != model.d:
             raise UserError(f"the model has {model.d} features but the rows have {table.d}")
         self.table, self.model, self.seed, self.n = table, model, int(seed), table.n
@@ -139,6 +137,14 @@ class Baseline:
         return Outcome(self.theta, {}, {})
 
     # --------------------------------------------------------------------------------------------------------- shared
+
+    def _in_memory(self, table: Table) -> ArrayTable:
+        """The table, if it is in memory."""
+        if isinstance(table, ArrayTable):
+            return table
+        raise UserError(
+            f"{self.name} needs its rows in memory, as it reads them many times: load them with tables.in_memory"
+        )
 
     def _ids(self, forget: ArrayLike) -> Ids:
         if not hasattr(self, "table"):

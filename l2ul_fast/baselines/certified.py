@@ -77,7 +77,7 @@ class Certified(Baseline):
     def _short(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """(n, d + 1) rows with their constant feature, none longer than the radius."""
         rows = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
-        return rows * np.minimum(1.0, self.R / np.linalg.norm(rows, axis=1))[:, None]
+        return np.asarray(rows * np.minimum(1.0, self.R / np.linalg.norm(rows, axis=1))[:, None])
 
     def _sums(self, table: Table, theta: Vector) -> tuple[float, Vector, Vector, int]:
         """(loss, gradient (p,), Hessian (p, p), rows) summed over the table, without penalty and b."""

@@ -24,6 +24,7 @@ from l2ul_fast.tables import ArrayTable, Block
 ROUNDING, SOLVED = 1e-10, 1e-8
 #: A number that no other row has, to find copies of a row by.
 MARK = 1.23456789
+NOTHING = np.empty(0, np.int64)
 
 
 def check_method(
@@ -123,7 +124,7 @@ def verbs(case: _Case) -> Iterator[str]:
 
 def answers(case: _Case) -> Iterator[str]:
     """An answer has theta, or None for an ensemble, and probabilities (n, C) of any rows."""
-    for rows in ([], case.forget):
+    for rows in (NOTHING, case.forget):
         answer = case.asked.unlearn(rows)
         if answer.theta is not None and np.shape(answer.theta) != (case.model.size,):
             yield f"theta has shape {np.shape(answer.theta)}, not {(case.model.size,)}"
@@ -137,9 +138,9 @@ def answers(case: _Case) -> Iterator[str]:
 def empty_request(case: _Case) -> Iterator[str]:
     """An empty request is answered with the model of all rows, also after another request was asked."""
     method = case.prepared()
-    before = case.predict(method.unlearn([]))
+    before = case.predict(method.unlearn(NOTHING))
     method.unlearn(case.forget)
-    for rows in ([], np.empty(0, np.int64)):
+    for rows in (NOTHING, NOTHING.tolist()):
         answer = method.unlearn(rows, commit=True)
         if not np.array_equal(case.predict(answer), before):
             yield "the answer changed"
@@ -176,11 +177,11 @@ def copies(case: _Case) -> Iterator[str]:
     """Writing into an answer does not reach the method."""
     method = case.prepared()
     for commit in (False, True):
-        for rows in ([], case.forget):
+        for rows in (NOTHING, case.forget):
             answer = method.unlearn(rows, commit=commit)
             if answer.theta is not None:
                 answer.theta[:] = np.nan
-    if not np.isfinite(case.predict(method.unlearn([]))).all():
+    if not np.isfinite(case.predict(method.unlearn(NOTHING))).all():
         yield "theta of the answer is the method's own array"
 
 
@@ -231,7 +232,7 @@ def exactness(case: _Case) -> Iterator[str]:
     """A method that calls itself exact answers as if it had never seen the rows, at once or in turn."""
     if not getattr(case.asked, "exact", False):
         return
-    fresh = case.predict(case.prepared(case.table.without(case.forget)).unlearn([]))
+    fresh = case.predict(case.prepared(case.table.without(case.forget)).unlearn(NOTHING))
     turns = case.prepared()
     turns.unlearn(case.forget[:3], commit=True)
     in_turn = case.predict(turns.unlearn(case.forget[3:], commit=True))

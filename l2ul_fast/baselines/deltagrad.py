@@ -11,7 +11,6 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_str
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
-from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.sgd.descent import Trace
 
 
@@ -56,8 +55,7 @@ class DeltaGrad(Baseline):
         return False
 
     def _prepare(self) -> None:
-        table, mlp = self.table, self.model.name == "mlp"
-        assert isinstance(table, ArrayTable)
+        table, mlp = self._in_memory(self.table), self.model.name == "mlp"
         batch = min(16384, max(256, table.n // 20)) if self.batch is None else self.batch
         few = self.batch is None and 20 * table.n < 1000 * batch
         epochs = (50 if few else 20) if self.epochs is None else self.epochs

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome
 from l2ul_fast.baselines.minibatch import Deal, Recipe, places_of, row_order, train_rows
 from l2ul_fast.protocols import Style
-from l2ul_fast.tables import ArrayTable
 
 
 class Finetune(Baseline):
@@ -24,10 +23,10 @@ class Finetune(Baseline):
         self.recipe, self.tol = recipe or Recipe(epochs=1, rate=1e-3), tol
 
     def _prepare(self) -> None:
-        assert isinstance(self.table, ArrayTable)
-        self.theta = self.model.fit(self.table, tol=self.tol).theta
-        order = row_order(self.table, self.seed)
-        self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+        table = self._in_memory(self.table)
+        self.theta = self.model.fit(table, tol=self.tol).theta
+        order = row_order(table, self.seed)
+        self._deal, self._place = Deal(table, order), places_of(order, len(order))
 
     def _outcome(self, ids: Ids) -> Outcome:
         assert self.theta is not None

@@ -11,7 +11,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of,
 from l2ul_fast.baselines.minibatch import Deal, Recipe, coupled_start, few_rows, places_of, row_order, train_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
-from l2ul_fast.tables import ArrayTable, Table
+from l2ul_fast.tables import Table
 
 #: Rows from which on a cold fit of logistic regression begins with a fit of few rows: it saves about three passes.
 FEW_PAY = 200_000
@@ -44,9 +44,9 @@ class Retrain(Baseline):
 
     def _prepare(self) -> None:
         if self.solver == "minibatch":
-            assert isinstance(self.table, ArrayTable)
-            order = row_order(self.table, self.seed)
-            self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+            table = self._in_memory(self.table)
+            order = row_order(table, self.seed)
+            self._deal, self._place = Deal(table, order), places_of(order, len(order))
             self.theta, self.prepare_facts = self._run(None, self._deal.weights)
         else:
             self._metric: Vector | None = None

@@ -15,7 +15,6 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Deal, Recipe, row_order, start_of, train_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
-from l2ul_fast.tables import ArrayTable
 from l2ul_kernels.codegen.pool import spread
 
 
@@ -66,11 +65,11 @@ class Sisa(Baseline):
         self.recipe = recipe or Recipe()
 
     def _prepare(self) -> None:
-        assert isinstance(self.table, ArrayTable)
-        N = len(self.table.X)
+        table = self._in_memory(self.table)
+        N = len(table.X)
         if self.k * self.slices > N:
             raise UserError(f"{N} rows cannot be cut into {self.k} shards of {self.slices} slices")
-        order = row_order(self.table, self.seed)
+        order = row_order(table, self.seed)
         edges = N * np.arange(self.k + 1) // self.k
         blank = np.zeros((self.slices, self.model.size))
         self.shards = []
@@ -78,7 +77,7 @@ class Sisa(Baseline):
             rows = order[edges[j] : edges[j + 1]]
             inner = len(rows) // self.slices * np.arange(self.slices + 1)
             inner[-1] = len(rows)  # what is left over belongs to the last slice
-            self.shards.append(Shard(rows, Deal(self.table, rows), inner, blank))
+            self.shards.append(Shard(rows, Deal(table, rows), inner, blank))
         self._shard = np.empty(N, np.int64)
         self._place = np.empty(N, np.int64)
         for j, shard in enumerate(self.shards):

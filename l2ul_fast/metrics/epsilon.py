@@ -70,7 +70,7 @@ def _reachable(values: Vector, i: Ids, j: Ids, top: float, width: float) -> NDAr
     edges = np.r_[-np.inf, values, np.inf]  # r in [values[j - 1], values[j]), l in (values[i - 1], values[i]]
     low, high = np.maximum(edges[j], top - BUFFER), np.minimum(edges[j + 1], top + BUFFER)
     some = (low < edges[j + 1]) & (low <= top + BUFFER)
-    return some & (low - edges[i + 1] <= width + BUFFER) & (high - edges[i] > width - BUFFER)
+    return np.asarray(some & (low - edges[i + 1] <= width + BUFFER) & (high - edges[i] > width - BUFFER))
 
 
 def forgetting(

@@ -1,4 +1,4 @@
-"""What every metric returns, and what it needs of a model."""
+"""The result of every metric, and the model that metrics ask for."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def first_degenerate(*values: Number) -> str | None:
 
 
 class Model(Protocol):
-    """What metrics ask of A; LogisticModel and MLPModel have it."""
+    """Model A as metrics see it: LogisticModel, MLPModel."""
 
     n_classes: int
     size: int
@@ -119,7 +119,7 @@ def margins(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:
     others = z.copy()
     np.put_along_axis(others, y[:, None], -np.inf, axis=1)
     top = others.max(axis=1)
-    return own - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+    return np.asarray(own - top - np.log(np.exp(others - top[:, None]).sum(axis=1)))
 
 
 def losses(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:

@@ -34,6 +34,9 @@ def test_noise_objective_falls(level, kind):
     assert (np.diff(objective) < 0).all()
     assert losses.shape == (64, 13)
     assert losses[:, -1].mean() > losses[:, 0].mean() + 0.05
+    free, _ = prepared(Fyemu(level, noise_penalty=0.0, tol=1e-7), table, model).make_noise(labels)
+    strict, _ = prepared(Fyemu(level, noise_penalty=1.0, tol=1e-7), table, model).make_noise(labels)
+    assert (strict**2).sum() < 0.9 * (free**2).sum()
     own = model.predict_proba(method.theta, noise)[np.arange(64), labels]
     np.testing.assert_allclose(-np.log(own), losses[:, -1], atol=1e-9)
 

@@ -140,8 +140,8 @@ EDITS = [
         ("self._total(ids, self.theta), self.n - len(ids)", "self._total(ids, self.theta), self.n"),
         ("np.sqrt(s * (1 - s))", "np.sqrt(s)"),
         ("for _ in range(200):", "for _ in range(0):"),
-        ("step.curvature[:], step.inverse[:] = self.curvature, inverse", "pass"),
-        ('{"damping": 0.0}, {"curvature": curvature}', '{"damping": 0.0}, {}'),
+        ("curvature[j, k] -= w * row[j] * row[k]", "curvature[j, k] -= 0.0"),
+        ("inverse[j, k] += by * u[j] * u[k]", "inverse[j, k] += 0.0"),
         ("self.curvature = self._without(ids)", "pass"),
         ("first + solved @", "first - solved @"),
         ("np.eye(len(ids)) - U @ solved", "np.eye(len(ids)) + U @ solved"),
@@ -175,7 +175,7 @@ EDITS = [
         ("g / n + self.lam * theta + b / n", "g / n + self.lam * theta"),
         ("np.minimum(1.0, self.R / np.linalg.norm(rows, axis=1))", "(self.R / np.linalg.norm(rows, axis=1))"),
         ('{**done.facts, "certified": False}', '{**done.facts, "certified": True}'),
-        ('math.sqrt(p), "fits"', '0.0, "fits"'),
+        ("table.n * fit.gradient_norm * math.sqrt(p)", "0.0"),
     ),
     *of(
         "baselines/d2d.py",
@@ -198,7 +198,7 @@ EDITS = [
         ("self._deal.drop(self._place[ids])", "pass"),
         ("self._deal, self.model, self.theta, self.recipe", "self._deal, self.model, 0 * self.theta, self.recipe"),
         ("self.recipe.epochs * (self.n - len(ids))", "self.recipe.epochs * self.n"),
-        ("self.model.fit(self.table, tol=self.tol)", "self.model.fit(self.table, tol=1e-2)"),
+        ("self.model.fit(table, tol=self.tol)", "self.model.fit(table, tol=1e-2)"),
     ),
     *of(
         "baselines/neggrad.py",
