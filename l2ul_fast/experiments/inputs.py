@@ -78,21 +78,29 @@ def original_file(name: str, raw_dir: Path | None, folder: Path, complete: bool 
 
 
 def dataset_file(name: str, rows: int | None, raw_dir: Path | None, folder: Path, complete: bool = False) -> Path:
-    """The dataset's HDF5 file: the original's, else a stand-in's of `rows` rows (None: as many as the original has),
-    made if it is not there yet."""
+    """The dataset's HDF5 file: the original's, else a stand-in's of `rows` rows (None: as many as the original has)."""
+    total = get_info(name).n
+    found = original_file(name, raw_dir, folder, complete)
+    return found or standin_file(name, total if rows is None else min(rows, total), folder)
+
+
+def standin_file(name: str, rows: int, folder: Path) -> Path:
+    """The file of a stand-in of `rows` rows, made in a folder of its own if it is not there yet."""
     from l2ul_fast.datasets.standin.rows import make
 
-    path = original_file(name, raw_dir, folder, complete)
-    if path is not None:
-        return path
-    total = get_info(name).n
-    rows = total if rows is None else min(rows, total)
-    where = folder if rows == total else folder / f"standin-{rows}"  # never over a full one
-    path = dataset_path(where, name, "stand-in")
-    if not path.exists():
-        where.mkdir(parents=True, exist_ok=True)
-        make(name, rows, 0, where)
-    return path
+    own = folder / f"standin-{rows}"
+    for path in (dataset_path(folder, name, "stand-in"), dataset_path(own, name, "stand-in")):
+        if path.exists() and all_rows(path) == rows:
+            return path
+    own.mkdir(parents=True, exist_ok=True)
+    return make(name, rows, 0, own)
+
+
+def all_rows(path: Path) -> int:
+    """Rows of a dataset's file, training and test."""
+    table = FileTable(path, "all")
+    table.close()
+    return table.n
 
 
 def some_rows(table: ArrayTable, k: int | None) -> ArrayTable:
