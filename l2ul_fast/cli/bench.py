@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -22,10 +21,10 @@ ALL = "Every figure and table of the paper in one run, then the report."
 class Experiments(TyperGroup):
     """The commands of the registry, read when they are asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # its base is another in each version
         return ["all", *_registry(ctx)]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
         known = _registry(ctx)
         if cmd_name != "all" and cmd_name not in known:
             return None
@@ -35,7 +34,7 @@ class Experiments(TyperGroup):
         return typer.main.get_command(one)
 
 
-def _registry(ctx: click.Context) -> dict[str, Any]:
+def _registry(ctx: typer.Context) -> dict[str, Any]:
     from l2ul_fast.experiments import registry
 
     return registry.load(tuple(ctx.params.get("experiment") or ()))
@@ -152,7 +151,7 @@ def _run(
     """Measure what is missing, in this process or in others; then the tables and the page."""
     from l2ul_fast.experiments import runner
 
-    plan = runner.plan_of(options, threads, jobs)
+    plan = runner.plan_of(options, threads, jobs, folder)
     if dry_run:
         stdout().print(_listing(plan, folder, overwrite))
         return

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_
 
 import typer
 
-from l2ul_fast.cli.bench import progress_bar, shower
 from l2ul_fast.cli.data import progress_bar as late_bar
 from l2ul_fast.cli.data import user_errors
+from l2ul_fast.cli.options import progress_bar
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.options import NUMBERS, OLD_HEADS, Options
 
@@ -129,8 +129,8 @@ def fit(
         refuse_foreign(out)
         options["anchor"] = read_anchor(options["anchor"])
         unlearner = L2UL(random_state=options.pop("seed"), **options)
-        with _client(scheduler, workers) as client, progress_bar() as bar:
-            unlearner.fit(file, part=part, progress=shower(bar), client=client)
+        with _client(scheduler, workers) as client, progress_bar() as progress:
+            unlearner.fit(file, part=part, progress=progress, client=client)
         unlearner.save(out)
         floor = unlearner.noise_floor()
     found = [str(w.message) for w in caught]

@@ -115,12 +115,12 @@ def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
             mine = [cell for cell in cells if cell["experiment"] == name]
             times = _times(clients, compute, context.numbers["repeats"], name) if mine else {}
             for cell in mine:
-                taken = times[cell["method"], cell["threads"]]
+                taken = times[f"{cell['method']} {cell['threads']}"]
                 facts = {"source": table.label, "d": table.d, "seconds": taken.median, "spread": taken.spread}
                 yield {**cell, **facts, "repeats": context.numbers["repeats"]}
 
 
-def _times(clients: dict[int, Any], compute: Compute, repeats: int, name: str) -> dict[tuple[str, int], Any]:
+def _times(clients: dict[int, Any], compute: Compute, repeats: int, name: str) -> dict[str, Any]:
     """Times of every candidate, after its result was compared with that of one process."""
     from l2ul_fast import distributed
 
@@ -129,13 +129,13 @@ def _times(clients: dict[int, Any], compute: Compute, repeats: int, name: str) -
             return compute(None)
 
     expected = compute(None)
-    calls: dict[tuple[str, int], Callable[[], Any]] = {}
+    calls: dict[str, Callable[[], Any]] = {}
     for k, client in clients.items():
-        calls["one process", k] = partial(here, k)
-        calls["workers", k] = partial(compute, distributed.DaskWorkers(client))
-    for (method, k), call in calls.items():
+        calls[f"one process {k}"] = partial(here, k)
+        calls[f"workers {k}"] = partial(compute, distributed.DaskWorkers(client))
+    for method, call in calls.items():
         if not np.array_equal(call(), expected):
-            raise UserError(f"{name}, {method}, {k}: the result is not that of one process: please report this defect")
+            raise UserError(f"{name}, {method}: the result is not that of one process: please report this defect")
     return interleave(calls, repeats, pause=0.05)
 
 
