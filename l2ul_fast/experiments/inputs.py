@@ -88,7 +88,7 @@ def standin_file(name: str, rows: int, folder: Path) -> Path:
     """The file of a stand-in of `rows` rows, made in a folder of its own if it is not there yet."""
     from l2ul_fast.datasets.standin.rows import make
 
-    own = folder / f"standin-{rows}"
+    own = folder if rows == get_info(name).n else folder / f"standin-{rows}"  # a full one is found by name alone
     for path in (dataset_path(folder, name, "stand-in"), dataset_path(own, name, "stand-in")):
         if path.exists() and all_rows(path) == rows:
             return path
