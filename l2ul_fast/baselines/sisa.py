@@ -45,7 +45,7 @@ class Sisa(Baseline):
 
     name = "sisa"
     style = Style("SISA", "orange", "^")
-    order = 30
+    table_order = 30
     exact = True
     in_memory = True
 

@@ -112,8 +112,9 @@ def some_rows(table: ArrayTable, k: int | None) -> ArrayTable:
 
 
 def standin_rows(n: int, name: str = "higgs") -> ArrayTable:
-    """Standardised rows of a stand-in, in memory, without a file."""
+    """Standardised rows of a stand-in, in memory, without a file; columns that are constant stay zero."""
     from l2ul_fast.datasets.standin.rows import generate
 
     X, y = generate(name, 0, n, n, 3)
-    return ArrayTable(((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y, [0, 1])
+    scale = X.std(axis=0)
+    return ArrayTable(((X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0)).astype(np.float32), y, [0, 1])
