@@ -147,7 +147,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="leak",
-        title="Theorem 7.1: rows that trained the unlearner",
+        title="Rows in the unlearner's own training (Theorem 7.1)",
         help="Theorem 7.1: rows that trained the unlearner; cost of refreshing it.",
         profiles={
             "tiny": {

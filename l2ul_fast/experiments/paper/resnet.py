@@ -362,7 +362,7 @@ _ACCURACIES = {
 register(
     Experiment(
         name="resnet",
-        title="ResNet-18 on CIFAR-10",
+        title="ResNet-18 (CIFAR-10)",
         help="ToW, MIA gap and time of L2UL, RUM, ADV+IMP and others beside Retrain and doing nothing.",
         profiles={
             "tiny": {"setup": PROFILES["tiny"], "runs": 1, "augment": None},

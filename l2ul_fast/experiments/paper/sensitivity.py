@@ -179,7 +179,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="sensitivity",
-        title="Figures 7 and 8: psi, s and m",
+        title="Sensitivity to ψ, s and m (Figs. 7–8)",
         help="Figs. 7-8: psi, s and m.",
         # rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m)
         profiles={

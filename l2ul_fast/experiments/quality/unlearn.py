@@ -142,7 +142,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="unlearn",
-        title="What unlearning promises",
+        title="What the unlearning core promises",
         help="What the unlearning core promises: identity, rho, error estimates, latency, two times, reconstruction.",
         profiles=PROFILES,
         jobs=jobs,

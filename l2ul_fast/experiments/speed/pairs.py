@@ -281,7 +281,7 @@ NUMBERS = {"m": 1000, "s": {"lr": 1000, "mlp": 3000}, "repeats": 5}
 register(
     Experiment(
         name="pairs",
-        title="Training pairs",
+        title="Training pairs of the learned heads",
         help="Training pairs of the learned heads beside scikit-learn and torch.",
         profiles={
             "tiny": {"m": 6, "s": {"lr": 100, "mlp": 200}, "repeats": 1},
