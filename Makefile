@@ -73,7 +73,7 @@ bench: venv
 	$(BIN)/l2ul bench all --profile quick
 
 bench-kernels: venv
-	$(BIN)/l2ul bench kernels --fresh
+	$(BIN)/l2ul bench kernels --overwrite
 
 # Profiles of the next targets: L2UL_BENCH_PROFILE=smoke|regular|full (see docs/performance.md).
 bench-pytest: venv
@@ -103,10 +103,14 @@ perf-selftest: venv
 	$(BIN)/python tests/bench/perf_selftest.py $(PERF_OPTIONS)
 
 readme: venv
-	$(BIN)/l2ul bench kernels --fresh --docs .
-	$(BIN)/l2ul bench stream --fresh --docs .
-	$(BIN)/l2ul bench unlearn --profile full --fresh --docs .
-	$(BIN)/l2ul bench all --profile quick --fresh --docs .
+	$(BIN)/l2ul bench kernels --overwrite
+	$(BIN)/l2ul report kernels-quick --publish .
+	$(BIN)/l2ul bench stream --overwrite
+	$(BIN)/l2ul report stream-quick --publish .
+	$(BIN)/l2ul bench unlearn --profile full --overwrite
+	$(BIN)/l2ul report unlearn-full --publish .
+	$(BIN)/l2ul bench all --profile quick --overwrite
+	$(BIN)/l2ul report quick --publish .
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
