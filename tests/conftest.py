@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk():
-    """Nothing here is worth a sync: tests of what survives a loss of power (support/faults.py) keep books of their own."""
+    """No real syncs: tests of what survives a loss of power (support/faults.py) keep books of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         patch.setattr(os, "fdatasync", lambda fd: None)

@@ -72,17 +72,10 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
         from l2ul_fast.unlearner.heads import secant
 
         return secant.fit(params, table, size, report)
-    if head == "learned":
-        from l2ul_fast.unlearner.heads import learned
+    from l2ul_fast.unlearner.artifact.saving import head_class
 
-        return learned.fit(params, table, size, report, client)
-    if head == "kme":
-        from l2ul_fast.unlearner.heads import kme
-
-        return kme.fit(params, table, size, report, client)
-    from l2ul_fast.unlearner.heads import paper
-
-    return paper.fit(params, table, size, report, client)
+    found: Fitted = head_class(head).fit(params, table, size, report, client)  # type: ignore[attr-defined]
+    return found
 
 
 def storage(params: dict[str, Any], table: Table) -> str:
