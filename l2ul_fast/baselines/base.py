@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_fast.tables import ArrayTable, Table
 
 Vector = NDArray[np.float64]
@@ -67,6 +68,9 @@ class Baseline:
     """
 
     name = "?"
+    #: Name and marks in tables and plots, and the place there.
+    style = Style("?")
+    order = 1000
     #: Answers equal training without the rows (to the solver's precision).
     exact = False
     #: Reads rows by number again and again: needs an ArrayTable.

@@ -13,6 +13,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.newton import Newton, factor
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import newton
+from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
 from l2ul_kernels.linear.logistic import logistic_sums
 
@@ -30,6 +31,8 @@ class Certified(Baseline):
     """
 
     name = "certified"
+    style = Style("Certified removal", "yellow", "h")
+    order = 70
 
     anchor: Vector  #: where the curvature is taken: the present theta
     curvature: NDArray[np.float64]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_strength, steepest
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Trace
 
 
@@ -21,16 +22,19 @@ class DeltaGrad(Baseline):
     limit). It is 1 for an MLP; a linear model's is twice what its Hessian can be: after a committed request the cached
     gradients are approximate, and pairs made from them can be wild. as_published: a batch that is forgotten as a whole
     leaves the cache one step behind, the penalty of the forgotten rows is taken at the cached parameters, the burn-in
-    counts from the first step, and a linear model has no limit.
+    counts from the first step, and a linear model has no limit. `epochs` and `batch` None: the published 20 and 16,384
+    on large tables, smaller batches and more epochs on those that 20 epochs of one batch would leave untrained.
     """
 
     name = "deltagrad"
+    style = Style("DeltaGrad", "green", "v")
+    order = 40
     in_memory = True
 
     def __init__(
         self,
-        epochs: int = 20,
-        batch: int = 16384,
+        epochs: int | None = None,
+        batch: int | None = None,
         rate: float = 0.1,
         memory: int = 2,
         burn_in: int | None = None,
@@ -42,7 +46,7 @@ class DeltaGrad(Baseline):
             raise UserError(
                 f"memory and period must be at least 1, burn_in not negative: {memory}, {period}, {burn_in}"
             )
-        self.recipe = Recipe(epochs, batch, rate, adam=False, decay=False)
+        self.epochs, self.batch, self.rate = epochs, batch, rate
         self.memory, self.burn_in, self.period, self.limit = memory, burn_in, period, limit
         self.as_published = as_published
 
@@ -52,6 +56,10 @@ class DeltaGrad(Baseline):
 
     def _prepare(self) -> None:
         table, mlp = self._in_memory(self.table), self.model.name == "mlp"
+        batch = min(16384, max(256, table.n // 20)) if self.batch is None else self.batch
+        few = self.batch is None and 20 * table.n < 1000 * batch
+        epochs = (50 if few else 20) if self.epochs is None else self.epochs
+        self.recipe = Recipe(epochs, batch, self.rate, adam=False, decay=False)
         rows = row_order(table, self.seed)
         self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
         self.starts = edges(len(rows), self.recipe.batch)

@@ -8,12 +8,15 @@ from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome
 from l2ul_fast.baselines.minibatch import Deal, Recipe, places_of, row_order, train_rows
+from l2ul_fast.protocols import Style
 
 
 class Finetune(Baseline):
     """`recipe.epochs` epochs on the retained rows from theta; the forgotten rows have weight 0."""
 
     name = "finetune"
+    style = Style("Fine-tune", "green", ">")
+    order = 90
     in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, tol: float = 1e-10) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Descent, error_noise
 
 #: Noise rows that the published code makes of a class: it counts the channels of an image instead of the images.
@@ -31,6 +32,8 @@ class Fyemu(Baseline):
     """
 
     name = "fyemu"
+    style = Style("FYEMU", "pink", "<")
+    order = 50
     in_memory = True
 
     def __init__(

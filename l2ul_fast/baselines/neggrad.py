@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 
 
 class NegGrad(Baseline):
@@ -20,6 +21,8 @@ class NegGrad(Baseline):
     """
 
     name = "neggrad"
+    style = Style("NegGrad", "orange", "X")
+    order = 110
     in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, keep: float = 0.95, tol: float = 1e-10) -> None:

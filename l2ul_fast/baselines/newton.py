@@ -12,6 +12,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, free_directions, hessian_of, penalty_strength
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_kernels.codegen.jit import CACHE, FAST, ensure_compiled
 
 Matrix = NDArray[np.float64]
@@ -39,6 +40,8 @@ class Newton(Baseline):
     """
 
     name = "newton"
+    style = Style("Newton step", "yellow", "p")
+    order = 60
 
     def __init__(self, solver: str = "auto", tol: float = 1e-10) -> None:
         if solver not in SOLVERS:

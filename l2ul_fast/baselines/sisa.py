@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Deal, Recipe, row_order, start_of, train_rows
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_kernels.codegen.pool import spread
 
 
@@ -43,6 +44,8 @@ class Sisa(Baseline):
     """
 
     name = "sisa"
+    style = Style("SISA", "orange", "^")
+    order = 30
     exact = True
     in_memory = True
 

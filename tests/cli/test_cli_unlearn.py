@@ -225,7 +225,7 @@ def test_the_old_name_of_the_papers_head(path, tmp_path):
 
 
 def test_plain_training_prints_its_noise_floor(path, tmp_path):
-    options = ("--model", "mlp", "--anchor-rows")
+    options = ("--model", "mlp", "--hidden", 2, "--anchor-rows")
     out = done("fit", path, "--out", tmp_path / "plain", *options, 0)
     assert "noise floor: training from another start answers" in out
     assert facts_of("fit", path, "--out", tmp_path / "anchored", *options, 300)["noise_floor"] == 0
@@ -486,7 +486,7 @@ def test_mistakes_are_one_sentence_and_nothing_changes(path, directory, tmp_path
         "is empty or too long": "9-3",
         "no row was named": " , ",
     }
-    for options in ((), ("--defer",), ("--request-id", "a"), ("--rtol", 1e-3)):
+    for options in ((), ("--defer", "--request-id", "a", "--rtol", 1e-3)):
         for match, rows in cases.items():
             assert match in refused("unlearn", directory, "--rows", rows, *options)
         for name, match in (("class", "takes out all rows of class"), ("all", "takes out all rows: delete")):

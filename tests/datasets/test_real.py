@@ -5,9 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets import REGISTRY, default_raw_dir, open_dataset, verify
-from l2ul_fast.datasets.text import convert
-from l2ul_fast.datasets.text.formats import aggregate_patient
+from l2ul_fast.datasets import REGISTRY, convert, default_raw_dir, open_dataset, verify
+from l2ul_fast.datasets.sets.sepsis import aggregate_patient
 
 pytestmark = [
     pytest.mark.realdata,

@@ -207,7 +207,7 @@ def test_accuracy_is_that_of_sklearn():
 @pytest.mark.skipif(not os.environ.get("L2UL_RAW_DIR"), reason="L2UL_RAW_DIR is not set")
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 def test_accuracy_on_magic_is_that_of_sklearn(tmp_path):
-    from l2ul_fast.datasets.text import convert
+    from l2ul_fast.datasets import convert
     from l2ul_fast.tables import FileTable, in_memory
 
     path = convert("magic", data_dir=tmp_path)

@@ -17,7 +17,6 @@ slip past.
 import contextlib
 import errno
 import itertools
-import mmap
 import os
 import random
 import shutil
@@ -266,18 +265,6 @@ def _child(action: str, directory: str, stop_at: str) -> None:
         function(Path(directory))
 
 
-def bytes_in_directory(directory: Path, needle: bytes) -> list[Path]:
-    """The files below the directory that hold these bytes, at any position."""
-    assert needle, "nothing to look for"
-    found = []
-    for path in sorted(Path(directory).rglob("*")):
-        if path.is_file() and path.stat().st_size:
-            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                if mapped.find(needle) >= 0:
-                    found.append(path)
-    return found
-
-
 def row_patterns(row, packed=None, values: bool = True) -> dict[str, bytes]:
     """How a row (d,) may lie in a file: whole as float32 and float64, value by value (transposed), as packed cells.
 
@@ -295,8 +282,10 @@ def row_patterns(row, packed=None, values: bool = True) -> dict[str, bytes]:
 
 def traces(directory: Path, row, packed=None, values: bool = True) -> list[str]:
     """What of a row is still in the directory, in words; empty when nothing is."""
+    held = [(path.name, path.read_bytes()) for path in sorted(Path(directory).rglob("*")) if path.is_file()]
     return [
-        f"{kind} in {path.name}"
+        f"{kind} in {name}"
         for kind, needle in row_patterns(row, packed, values).items()
-        for path in bytes_in_directory(directory, needle)
+        for name, content in held
+        if needle in content
     ]

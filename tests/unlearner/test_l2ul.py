@@ -429,7 +429,7 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
         ("activation must be", {"activation": "x"}),
         ("random_state must be", {"random_state": -1}),
         ("anchor_rows must be", {"anchor_rows": -1}),
-        ("order must be 2 or 3", {"order": 4}),
+        ("order must be at least 2 and at most 3", {"order": 4}),
         ("order must be", {"order": "3"}),
         ("anchor must", {"anchor": "x"}),
         ("penalty must be", {"penalty": "max"}),

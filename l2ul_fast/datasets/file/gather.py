@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
-import numba
 import numpy as np
 from numba import carray
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.file.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
+from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.pointers import pointer, prefetch
 from l2ul_kernels.voronoi.partitions import address
 
@@ -27,7 +27,7 @@ NEAR = 12
 NOTHING, NO_ROWS = np.empty(0), np.empty((0, 0), np.float32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _gather(places, first_rows, near, chunk_rows, ids, mean, inverse_scale, raw, out):  # type: ignore[no-untyped-def]
     """raw[i] = the bytes of row ids[i] of files whose rows are numbered one file after the other.
 
@@ -60,12 +60,19 @@ def _gather(places, first_rows, near, chunk_rows, ids, mean, inverse_scale, raw,
                 out[i, j] = np.float32((np.float64(out[i, j]) - mean[j]) * inverse_scale[j])
 
 
-@numba.njit(nogil=True, cache=True)
-def standardise(X, mean, inverse_scale):  # type: ignore[no-untyped-def]
-    """X = (X - mean) * inverse_scale in place; as _gather, bit for bit."""
+@kernel()
+def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-def]
+    """out[k] = (X[i] - mean) * inverse_scale for the rows i with keep[i]; returns how many. out may be X itself.
+
+    As _gather, bit for bit.
+    """
+    k = 0
     for i in range(X.shape[0]):
-        for j in range(np.uint64(X.shape[1])):
-            X[i, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
+        if keep[i]:
+            for j in range(np.uint64(X.shape[1])):
+                out[k, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
+            k += 1
+    return k
 
 
 class Places(NamedTuple):

@@ -114,7 +114,8 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
     try:
         file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
-        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+        hint = "make it again" if path.suffix in (".h5", ".hdf5") else f"make one of it with `l2ul data convert {path}`"
+        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: {hint}") from error
     return from_h5py(path, file, str(path))
 
 

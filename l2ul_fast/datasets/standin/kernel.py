@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from l2ul_kernels.codegen.jit import kernel
 
 KNOTS = 81  # of each column map: on [-5, 5] in steps of 1/8; of 11 million rows about 3 lie beyond either end
 Z_MAX = 5.0
@@ -44,7 +46,7 @@ class Model(NamedTuple):
     pool: np.ndarray  # (2, 2) float64: scale and power of the shared keys of each class; scale 0: no shared keys
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def split64(x):  # type: ignore[no-untyped-def]
     """splitmix64's finaliser: a bijection of 64-bit words whose output looks random."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -52,7 +54,7 @@ def split64(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> np.uint64(31))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _bits(low, high, lane):  # type: ignore[no-untyped-def]
     """32 random bits for one lane of the row with the key (low, high); 32-bit arithmetic so that it vectorises."""
     x = np.uint32(low + np.uint32(lane) * np.uint32(0x9E3779B9))
@@ -63,7 +65,7 @@ def _bits(low, high, lane):  # type: ignore[no-untyped-def]
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _neg_log(u):  # type: ignore[no-untyped-def]
     """-ln(u) for float32 u in (0, 1], without a library call."""
     i = np.float32(u).view(np.int32)
@@ -76,7 +78,7 @@ def _neg_log(u):  # type: ignore[no-untyped-def]
     return -(x + (y * x * square - _HALF * square) + np.float32(e) * _LN2)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _uniform_bits(low, high, width, bits):  # type: ignore[no-untyped-def]
     """bits[lane, r] for the first `width` rows r of the tile."""
     for lane in range(bits.shape[0]):
@@ -84,7 +86,7 @@ def _uniform_bits(low, high, width, bits):  # type: ignore[no-untyped-def]
             bits[lane, r] = _bits(low[r], high[r], lane)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _normals(bits_a, bits_b, width, out_a, out_b):  # type: ignore[no-untyped-def]
     """Box-Muller: two rows of bits become two rows of normals."""
     for r in range(width):
@@ -102,7 +104,7 @@ def _normals(bits_a, bits_b, width, out_a, out_b):  # type: ignore[no-untyped-de
         out_b[r] = radius * (c if swap else s)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-def]
     """Cell and 64-bit key of one row."""
     key = split64(seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15))
@@ -124,7 +126,7 @@ def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-d
     return cell, key
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _add_four(f, k, i, e0, e1, e2, e3, width, z):  # type: ignore[no-untyped-def]
     """z += the terms i..i + 3 of row k of factor @ eps: four at a time means fewer trips through z."""
     f0, f1, f2, f3 = f[k, i], f[k, i + 1], f[k, i + 2], f[k, i + 3]
@@ -132,7 +134,7 @@ def _add_four(f, k, i, e0, e1, e2, e3, width, z):  # type: ignore[no-untyped-def
         z[r] += (f0 * e0[r] + f1 * e1[r]) + (f2 * e2[r] + f3 * e3[r])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _map_column(z, width, value, slope, integer, knot, x):  # type: ignore[no-untyped-def]
     """x = the column's map at z: linear between knots, constant beyond. Loops apart, so that most vectorise."""
     for r in range(width):
@@ -148,7 +150,7 @@ def _map_column(z, width, value, slope, integer, knot, x):  # type: ignore[no-un
             x[r] = np.floor(x[r] + _HALF)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _continuous(eps, width, cell, m, z, knot, x):  # type: ignore[no-untyped-def]
     """x[column] = map(mean + factor @ eps) for the continuous columns of a tile of one cell."""
     c = 1 if 2 * cell >= m.starts.size else 0
@@ -160,7 +162,7 @@ def _continuous(eps, width, cell, m, z, knot, x):  # type: ignore[no-untyped-def
         _map_column(z, width, m.value[c, k], m.slope[c, k], m.integer[k], knot, x[m.columns[k]])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _categorical(bits, first, width, cell, m, level, x):  # type: ignore[no-untyped-def]
     """Categorical columns and one-hot groups of a tile of one cell, from bits[first:]."""
     for g in range(m.cat_column.size):
@@ -180,7 +182,7 @@ def _categorical(bits, first, width, cell, m, level, x):  # type: ignore[no-unty
                 x[j, r] = m.cat_levels[g, level[r]]
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y):  # type: ignore[no-untyped-def]
     """Pick cells and keys of the rows low..high of y; order[ends[c]:ends[c + 1]] are the rows of cell c."""
     ends[:] = 0
@@ -196,7 +198,7 @@ def _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y):  # ty
         ends[cells[r] + 1] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def]
     """Rows low..high of X and y, at most _BLOCK. Rows of one cell go together: SIMD lanes are rows."""
     d = X.shape[1]
@@ -228,7 +230,7 @@ def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def
                     X[row, j] = x[j, r]
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@kernel(parallel=True)
 def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
     """Rows first, first + 1, ... into X (n, d) and y (n,), by all threads of numba."""
     n = X.shape[0]
@@ -236,7 +238,7 @@ def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
         _fill_block(first, seed, m, X, y, block * _BLOCK, min(n, (block + 1) * _BLOCK))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def fill_rows_here(first, seed, m, X, y):  # type: ignore[no-untyped-def]
     """The same by the calling thread alone, so that any number of threads may call it at once."""
     n = X.shape[0]

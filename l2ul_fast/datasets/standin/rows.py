@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numba import get_num_threads
 
-from l2ul_fast.datasets.registry import get_info
+from l2ul_fast.datasets.registry import StandIn, get_info
 from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here, split64
 from l2ul_fast.errors import DataError
 
@@ -33,9 +33,16 @@ PARAMS_DIR = Path(__file__).parent / "parameters"
 @cache
 def load_model(name: str) -> Model:
     """The fitted parameters of the stand-in for dataset `name`, ready for the kernel."""
-    get_info(name)  # refuses an unknown name
-    with np.load(PARAMS_DIR / f"{name}.npz", allow_pickle=False) as stored:
+    with np.load(PARAMS_DIR / stand_in_of(name).parameters, allow_pickle=False) as stored:
         return build_model(dict(stored))
+
+
+def stand_in_of(name: str) -> StandIn:
+    """How the stand-in of this dataset is made; DataError where there is none."""
+    how = get_info(name).stand_in
+    if how is None:
+        raise DataError(f"there is no stand-in for {name}, only its own rows")
+    return how
 
 
 def build_model(p: dict[str, np.ndarray]) -> Model:

@@ -8,16 +8,17 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Record, Run
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.metrics.membership import mia_gap, mia_liu2024
 from l2ul_fast.metrics.predictions import Accuracies, tow
 from l2ul_fast.resnet.advimp import AdvImp
@@ -33,7 +34,6 @@ from l2ul_fast.resnet.shadow import Unseen, memorisation, unseen_outputs
 from l2ul_fast.resnet.steps import Request
 from l2ul_fast.resnet.train import Recipe, Trained, train
 from l2ul_fast.resnet.unlearner import NetworkUnlearner
-from l2ul_kernels.threads import thread_limit, threads
 
 Progress = Callable[[str, int, int], None]
 Logits = NDArray[np.floating]
@@ -54,7 +54,6 @@ class Profile:
     neggrad: NegGrad
     salun: SalUn
     advimp: AdvImp
-    k: int = 8
     dims: int = 32
     m: int = 48
     s: int = 1000
@@ -75,7 +74,6 @@ PROFILES = {
         NegGrad(1, 0.01, 64),
         SalUn(1, 0.02, 64),
         AdvImp(2, iterations=5, step=1.0, rate=0.01, max_steps=20),
-        k=3,
         dims=5,
         m=8,
         s=100,
@@ -110,7 +108,6 @@ PROFILES = {
         NegGrad(5),
         SalUn(5),
         AdvImp(),
-        k=32,
         dims=64,
         m=64,
         s=2000,
@@ -129,12 +126,8 @@ METHODS = (
     ("rum", "all"),
     ("rum-published", "all"),
     ("l2ul-network", "head"),
-    ("l2ul-network", "subspace"),
     ("l2ul-expansion", "head"),
 )
-NAMES = tuple(dict.fromkeys(name for name, _ in METHODS))
-#: Run unless others are named; the published mask costs as much again as RUM.
-DEFAULT = tuple(name for name in NAMES if name != "rum-published")
 
 
 class Bench:
@@ -176,18 +169,16 @@ class Bench:
     def score(self) -> NDArray[np.float64]:
         return memorisation(self.seen[0].logits, self.unseen.logits, self.images.y.numpy())
 
-    def unlearner(self, scope: str) -> NetworkUnlearner:
+    @cached_property
+    def unlearner(self) -> NetworkUnlearner:
         """Fitted once, then kept on disk."""
-        place = self.folder / f"l2ul-{scope}"
+        place = self.folder / "l2ul-head"
         if (place / "artifact.json").exists():
             return NetworkUnlearner.load(place)
-        u = NetworkUnlearner(scope, self.profile.k, self.seed)
-        u.fit(self.original.network, self.images, self.unseen, self._shower("l2ul-network"))
+        self.show("l2ul-network: fit")
+        u = NetworkUnlearner(self.seed).fit(self.original.network, self.images, self.unseen)
         u.save(place)
         return u
-
-    def _shower(self, name: str) -> Callable[[str, int, int], None]:
-        return lambda what, i, n: self.show(f"{name}: {what} {i}/{n}")
 
     @cached_property
     def last_layer(self) -> tuple[HeadL2UL, float]:
@@ -216,7 +207,7 @@ def of_network(bench: Bench, network: ResNet18, setup: float, seconds: float, fa
     return Answer(lambda ids: outputs(network, images.x[ids]).logits, test, setup, seconds, facts)
 
 
-def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> Answer:
+def answer(bench: Bench, method: str, forget: NDArray[np.int64]) -> Answer:
     """Run one method on one request."""
     p, images, network = bench.profile, bench.images, bench.original.network
     if method == "retrain":
@@ -228,7 +219,7 @@ def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> 
         train_rows, test = bench.seen
         return Answer(lambda ids: train_rows.logits[ids], test.logits, 0.0, 0.0, {})
     if method == "l2ul-network":
-        return of_l2ul(bench, scope, forget)
+        return of_l2ul(bench, forget)
     if method == "l2ul-expansion":
         return of_last_layer(bench, forget)
     setup = 0.0
@@ -243,8 +234,8 @@ def answer(bench: Bench, method: str, scope: str, forget: NDArray[np.int64]) -> 
     return of_network(bench, found, setup, time.perf_counter() - start, request.facts)
 
 
-def of_l2ul(bench: Bench, scope: str, forget: NDArray[np.int64]) -> Answer:
-    fitted = bench.unlearner(scope)
+def of_l2ul(bench: Bench, forget: NDArray[np.int64]) -> Answer:
+    fitted = bench.unlearner
     times = []
     for _ in range(bench.profile.repeats + 1):
         u = fitted.clone()
@@ -283,7 +274,7 @@ class Judge:
         rng = np.random.default_rng([bench.seed, 10])
         self.retain = np.sort(rng.permutation(stay)[: bench.profile.eval_rows])
         self.labels = [bench.images.y.numpy()[ids] for ids in (forget, self.retain)] + [bench.images.test_y.numpy()]
-        self.known = {name: answer(bench, name, "all", forget) for name in ("retrain", "nothing")}
+        self.known = {name: answer(bench, name, forget) for name in ("retrain", "nothing")}
         self.looks = {name: self.look(found) for name, found in self.known.items()}
 
     def look(self, found: Answer) -> tuple[Accuracies, Any, list[NDArray[np.int64]]]:
@@ -296,7 +287,7 @@ class Judge:
 
     def record(self, method: str, scope: str) -> Record:
         """What the method makes of the request."""
-        found = self.known.get(method) or answer(self.bench, method, scope, self.forget)
+        found = self.known.get(method) or answer(self.bench, method, self.forget)
         right, attack, said = self.looks.get(method) or self.look(found)
         target, goal, told = self.looks["retrain"]
         nothing = self.looks["nothing"]
@@ -317,7 +308,7 @@ class Judge:
             "mia_degenerate": gap.degenerate,
             "mia_variant": "liu2024 confidence",
             "setup_seconds": found.setup,
-            "unlearn_seconds": found.seconds,
+            "answer_seconds": None if method == "nothing" else found.seconds,
             **found.facts,
         }
 
@@ -327,75 +318,82 @@ def rows_to_forget(n: int, r: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng([seed, 11, r]).permutation(n)[:r])
 
 
-def run_all(
-    run: Run,
-    profile: str = "local",
-    raw_dir: Path | None = None,
-    methods: tuple[str, ...] = DEFAULT,
-    seeds: int = 1,
-    augment: bool | None = None,
-    progress: Progress = lambda what, done, total: None,
-) -> None:
-    """Every cell `run` does not hold yet. augment=None keeps the profile's."""
-    if profile not in PROFILES:
-        raise UserError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
-    facts = PROFILES[profile]
-    if augment is not None:
-        facts = Profile(**{**vars(facts), "recipe": Recipe(**{**asdict(facts.recipe), "augment": augment})})
-    images = load(raw_dir, facts.rows, facts.test_rows, facts.tune_rows)
-    wanted = [(m, s) for m, s in METHODS if m in methods or m in ("retrain", "nothing")]
-    common = {
-        "experiment": "resnet",
-        "profile": profile,
-        "dataset": "cifar10",
-        "source": images.source,
-        "n": images.n,
-        "d": 3072,
-        "width": facts.width,
-        "augment": facts.recipe.augment,
-        "epochs": facts.recipe.epochs,
-        "model": "resnet18",
-        "threads": thread_limit(),
-    }
-    total = seeds * (1 + len(facts.sizes) * len(wanted))
-    state = {"done": 0}
-
-    def show(what: str) -> None:
-        progress(what, state["done"], total)
-
-    with threads(thread_limit()):
-        for seed in range(seeds):
-            bench = Bench(facts, images, seed, run.folder, show)
-            for record in cells(bench, wanted, lambda _seed=seed, **key: run.has(**common, seed=_seed, **key), state):
-                run.append({**common, "seed": seed, **record})
-    progress("done", total, total)
+def jobs(context: Context) -> Iterator[Job]:
+    """A job for each seed: its networks are trained once, and found again after a kill."""
+    wanted = [(name, scope) for name, scope in METHODS if name in context.methods or name in ("retrain", "nothing")]
+    setup = context.numbers["setup"]
+    for seed in range(context.numbers["runs"]):
+        key = {"dataset": "cifar10", "model": "resnet18", "width": setup.width, "epochs": setup.recipe.epochs}
+        key["seed"] = seed
+        cells = [{**key, "method": "origin", "scope": "all", "r": 0}]
+        cells += [{**key, "method": name, "scope": scope, "r": r} for r in setup.sizes for name, scope in wanted]
+        yield Job(f"seed {seed}", tuple(cells), partial(measure, context), seconds=1200.0)
 
 
-def cells(
-    bench: Bench, wanted: list[tuple[str, str]], done: Callable[..., bool], state: dict[str, int]
-) -> Iterator[Record]:
-    """The records of one seed that are not done."""
-    if not done(method="origin"):
-        right = [
-            share_right(o.logits, y.numpy())
-            for o, y in zip(bench.seen, (bench.images.y, bench.images.test_y), strict=True)
-        ]
-        yield {
-            "method": "origin",
-            "scope": "all",
-            "r": 0,
-            "retain_accuracy": right[0],
-            "test_accuracy": right[1],
-            "unlearn_seconds": bench.original.seconds,
-            "parameters": sum(p.numel() for p in bench.original.network.parameters()),
-        }
-    state["done"] += 1
-    for r in bench.profile.sizes:
-        forget, judge = rows_to_forget(bench.images.n, r, bench.seed), None
-        for method, scope in wanted:
-            key = {"method": method, "scope": scope, "r": r}
-            if not done(**key):
-                bench.show(f"r = {r}: {method} ({scope})")
-                judge = judge or Judge(bench, forget)
-                yield {**key, **judge.record(method, scope)}
-            state["done"] += 1
+def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """The original network, then every method at each request size."""
+    setup, folder = context.numbers["setup"], context.folder
+    assert folder is not None
+    if context.numbers["augment"] is not None:
+        setup = replace(setup, recipe=replace(setup.recipe, augment=bool(context.numbers["augment"])))
+    images = load(context.raw_dir, setup.rows, setup.test_rows, setup.tune_rows)
+    bench = Bench(setup, images, cells[0]["seed"], folder, lambda what: None)
+    facts = {"source": images.source, "n": images.n, "d": 3072, "augment": setup.recipe.augment}
+    for r, some in groupby(cells, lambda cell: cell["r"]):
+        if r == 0:
+            right = [
+                share_right(o.logits, y.numpy())
+                for o, y in zip(bench.seen, (bench.images.y, bench.images.test_y), strict=True)
+            ]
+            parameters = sum(p.numel() for p in bench.original.network.parameters())
+            found = {"retain_accuracy": right[0], "test_accuracy": right[1], "parameters": parameters}
+            yield {**next(some), **facts, "answer_seconds": bench.original.seconds, **found}
+            continue
+        judge = Judge(bench, rows_to_forget(images.n, r, bench.seed))
+        for cell in some:
+            yield {**cell, **facts, **judge.record(cell["method"], cell["scope"])}
+
+
+_ACCURACIES = {
+    f"{prefix}{part}_accuracy": info(f"share of {rows} answered rightly, {whose}")
+    for prefix, whose in (("", "by the answer"), ("retrain_", "by Retrain"))
+    for part, rows in (("retain", "retained rows"), ("test", "test rows"))
+}
+register(
+    Experiment(
+        name="resnet",
+        title="ResNet-18 on CIFAR-10",
+        help="ToW, MIA gap and time of L2UL, RUM, ADV+IMP and others beside Retrain and doing nothing.",
+        profiles={
+            "tiny": {"setup": PROFILES["tiny"], "runs": 1, "augment": None},
+            "quick": {"setup": PROFILES["local"], "runs": 1, "augment": None},
+            "paper": {"setup": PROFILES["paper"], "runs": 1, "augment": None},
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.resnet:FIGURE",
+        fields={
+            **_ACCURACIES,
+            "tow": metric("tug of war: product of one minus the three accuracy gaps to Retrain", better="higher"),
+            "mia": info("value of the membership attack on forgotten rows"),
+            "retrain_mia": info("the same of Retrain, the target"),
+            "mia_gap": metric("distance between them"),
+            "mia_degenerate": info("why mia is no number", (str,)),
+            "mia_variant": info("which attack", (str,)),
+            "forget_disagreement": metric("share of forgotten rows that Retrain answers otherwise"),
+            "test_disagreement": metric("share of test rows that Retrain answers otherwise"),
+            "expected_forget_accuracy": info("what the unlearner expects Retrain to score on the rows"),
+            "head_accuracy": info("share of test rows that the last layer's own model answers rightly"),
+            "setup_seconds": metric("time of what requests need besides the network", "s"),
+            "augment": info("whether images are flipped and shifted in training", (bool,)),
+            "parameters": info("of the network", (int,)),
+            "weight": info("strength of the update"),
+            "fooled": info("share of adversarial images that fool the network"),
+            "reached": info("whether the goal of the update was reached", (bool,)),
+            "steps": info("gradient steps", (int,)),
+        },
+        methods=tuple(dict.fromkeys(name for name, _ in METHODS)),
+        datasets=("cifar10",),
+        in_all=False,
+        order=160,
+    )
+)

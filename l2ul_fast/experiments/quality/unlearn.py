@@ -281,7 +281,7 @@ def _slow(setting: Setting, scratch: Path) -> Iterator[Job]:
 def _reconstruction(setting: Setting, scratch: Path) -> Iterator[Job]:
     facts, name = setting.facts, setting.datasets[0]
     if find_spec("l2ul_fast.unlearner.reconstruct") is None:
-        warnings.warn("reconstruction is left out: unlearner/reconstruct.py does not exist yet", stacklevel=2)
+        warnings.warn("reconstruction is left out: unlearner/reconstruct does not exist yet", stacklevel=2)
         return
     for subject in unlearn_identity.SUBJECTS:
         if subject.model not in facts["attacked_models"] or not available(subject.model, subject.head):

@@ -32,6 +32,7 @@ from l2ul_fast.unlearner.pairs.features import class_shifts
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead
 from l2ul_fast.unlearner.state import CellState
+from l2ul_fast.workers import Workers
 from l2ul_kernels.voronoi.subsets import count_rows
 
 #: Rows up to which their cells' weights are added one by one; of more, cells are counted first.
@@ -162,15 +163,15 @@ def cells_from(arrays: Arrays, d: int, class_counts: NDArray[np.int64]) -> CellS
     return cells
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model, embed the rows, make pairs and learn the map from them. Workers of `client` make the pairs."""
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers: Workers | None = None) -> Fitted:
+    """Train the model, embed the rows, make pairs and learn the map from them. Workers make the pairs."""
     lap = Laps()
     trained = train_first(table, params, report, anchored=True)
     lap("train")
     report("embed the rows", 0, 1)
     cells = cells_of(table, size, params)
     lap("embed")
-    pairs = make_pairs(trained, table, params, report, client)
+    pairs = make_pairs(trained, table, params, report, workers)
     lap("pairs")
     head, facts = Kme.of(trained, pairs, table, cells, params)
     lap("head")

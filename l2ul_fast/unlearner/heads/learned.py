@@ -30,6 +30,7 @@ from l2ul_fast.unlearner.heads.sealed import (
 from l2ul_fast.unlearner.heads.secant import gradient_sum
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead
+from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.request.claims import logistic_total
 
@@ -137,12 +138,12 @@ class Learned(SealedHead):
         return head
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model, make pairs and learn the map from them. Workers of `client` make the pairs."""
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers: Workers | None = None) -> Fitted:
+    """Train the model, make pairs and learn the map from them. Workers make the pairs."""
     lap = Laps()
     trained = train_first(table, params, report, anchored=True)
     lap("train")
-    pairs = make_pairs(trained, table, params, report, client)
+    pairs = make_pairs(trained, table, params, report, workers)
     lap("pairs")
     head, facts = Learned.of(trained, pairs, counts_of(table), params)
     lap("head")

@@ -27,6 +27,7 @@ from l2ul_fast.unlearner.heads.sealed import (
 )
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.state import CellState
+from l2ul_fast.workers import Workers
 from l2ul_kernels.request.network import DirectForward
 
 Weights = dict[str, NDArray[np.float32]]
@@ -136,10 +137,10 @@ class Paper(SealedHead):
         return head
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers: Workers | None = None) -> Fitted:
     """Train the model (an MLP without anchor), embed the rows, make pairs and train the network on them.
 
-    Workers of `client` make the pairs.
+    Workers make the pairs.
     """
     lap = Laps()
     trained = train_first(table, params, report, anchored=False)
@@ -147,7 +148,7 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
     report("embed the rows", 0, 1)
     cells = cells_of(table, size, params)
     lap("embed")
-    pairs = make_pairs(trained, table, params, report, client)
+    pairs = make_pairs(trained, table, params, report, workers)
     lap("pairs")
     head, facts = Paper.of(trained, pairs, table, cells, params, report)
     lap("head")

@@ -9,7 +9,7 @@ their numbers, and, for an MLP, of mu and of the local optimum that its anchor i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
+from l2ul_fast.workers import Workers
 
 #: What a head keeps of the unlearner's parameters: all that training it anew takes.
 OPTIONS = (
@@ -142,7 +143,12 @@ def subset_size(options: dict[str, Any], n: int, again: bool = False) -> int:
 
 
 def make_pairs(
-    trained: Trained, table: Table, options: dict[str, Any], report: Report, client: Any = None, again: bool = False
+    trained: Trained,
+    table: Table,
+    options: dict[str, Any],
+    report: Report,
+    workers: Workers | None = None,
+    again: bool = False,
 ) -> Pairs:
     """Training pairs from the rows of table: on subsets, or on all rows (a sample of them) for an anchored MLP."""
     rng = _generator(options, 0 if options["model"] == "lr" else 1)
@@ -162,7 +168,7 @@ def make_pairs(
             rng,
             robust=options["robust"],
             progress=progress,
-            client=client,
+            executor=workers,
         )
     ids, base = table.ids(), trained
     if table.n > PAIR_ROWS:
@@ -174,20 +180,18 @@ def make_pairs(
         rows = in_memory(table)
         X, y = rows.X, rows.y
     m = max(options["m"], int(PAIRS_PER_PARAMETER * model.size) + 1)
-    return full_pairs(model, X, y, ids, base, m, rng, progress, client)
+    return full_pairs(model, X, y, ids, base, m, rng, progress, workers)
 
 
 # Head ----------------------------------------------------------------------------------------------------------------
 
 
-class SealedHead(ABC):
+class SealedHead(Head):
     """theta of the rows that stay, moved by a learned map, and what it takes to make all of it anew.
 
     A subclass fills in how theta moves (`forget`), how everything is learned (`_learn`), and what is saved.
     """
 
-    kind: ClassVar[str]
-    passes_until: ClassVar[float | None] = None
     #: What theta's answers are made of.
     instant: ClassVar[str]
     #: What the state shows of forgotten rows where it cannot be made anew.
@@ -195,26 +199,16 @@ class SealedHead(ABC):
 
     def __init__(self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64]) -> None:
         self.model, self.options = model, {name: options[name] for name in OPTIONS}
-        self._theta, self._class_counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
+        self._theta, self._counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
         # since the last seal; and since theta was last at an optimum: rows that left, and where theta was
         self._unsealed = self._moved = 0
         self._optimum = self._theta.copy()
         self.tier = self.instant
 
     @property
-    def theta(self) -> Vector:
-        """(p,), a copy."""
-        return self._theta.copy()
-
-    @property
-    def class_counts(self) -> NDArray[np.int64]:
-        """(C,) rows of each class that stay."""
-        return self._class_counts
-
-    @property
     def n(self) -> int:
         """Rows that stay."""
-        return int(self._class_counts.sum())
+        return int(self._counts.sum())
 
     @property
     def least_rows(self) -> int:
@@ -236,17 +230,13 @@ class SealedHead(ABC):
     # Requests --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def forget(self, rows: Rows) -> None:
-        """Take rows out that are in: all of it or nothing."""
-
-    @abstractmethod
     def _estimate(self) -> float | None:
         """`error` where rows have left."""
 
     def _leave(self, rows: Rows, theta: Vector) -> None:
         """Note that these rows have left and theta is the answer."""
         self._theta, self.tier = theta, self.instant
-        self._class_counts = self._class_counts - np.bincount(rows.y, minlength=self._class_counts.size)
+        self._counts = self._counts - np.bincount(rows.y, minlength=self._counts.size)
         self._unsealed += len(rows.X)
         self._moved += len(rows.X)
 
@@ -264,7 +254,9 @@ class SealedHead(ABC):
 
     # Seal ------------------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Make everything anew from the rows of table, where any row has left. Returns what was done."""
         if not self._unsealed:
             return {"sealed": False, "pairs": 0, "partitions": 0}
@@ -299,7 +291,7 @@ class SealedHead(ABC):
 
     def arrays(self) -> Arrays:
         """What is saved, besides facts: functions of the rows that stay unless `due`."""
-        out = {"head.theta": self._theta, "head.class_counts": self._class_counts}
+        out = {"head.theta": self._theta, "head.class_counts": self._counts}
         if self._moved:
             out["head.optimum"] = self._optimum
         if getattr(self.model, "anchor", None) is not None:

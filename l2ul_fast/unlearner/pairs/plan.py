@@ -92,8 +92,7 @@ class PairPlan(NamedTuple):
     """What m pairs of s rows are drawn from. The rows of pair i follow from its number: any process can draw it.
 
     n : rows to draw from. kinds (m,) and n_forget (m,) : shape and largest size of the forget parts. class_sizes (C,) :
-    rows of each class; every retained part gets some of each that has any. seed : of all pairs. first : the number of
-    the first pair, in a part of a plan.
+    rows of each class; every retained part gets some of each that has any. seed : of all pairs.
     """
 
     n: int
@@ -102,20 +101,13 @@ class PairPlan(NamedTuple):
     n_forget: Ids
     class_sizes: Ids
     seed: int
-    first: int = 0
-
-    def part(self, first: int, last: int) -> PairPlan:
-        """The pairs first .. last - 1 alone, under the same numbers."""
-        own = slice(first - self.first, last - self.first)
-        return self._replace(kinds=self.kinds[own], n_forget=self.n_forget[own], first=first)
 
     def draw(self, i: int, y: NDArray[Any], X: Rows | None, visible: Ids, out: Ids) -> int:
         """Put the places in `visible` of the rows of pair i into out (s,), forget part first; how many are forgotten.
 
         visible (n,) are the numbers of the rows to draw from; y and X go by row number.
         """
-        rng, own = np.random.default_rng([self.seed, i]), i - self.first
-        kind, most = str(self.kinds[own]), int(self.n_forget[own])
+        rng, kind, most = np.random.default_rng([self.seed, i]), str(self.kinds[i]), int(self.n_forget[i])
         for _ in range(TRIES):
             out[:] = rng.choice(self.n, self.s, replace=False)
             r = most

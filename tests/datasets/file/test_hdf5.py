@@ -15,6 +15,7 @@ from l2ul_fast.datasets.file import layout
 from l2ul_fast.datasets.file.hdf5 import CODECS, DatasetWriter, chunk_rows, open_dataset, verify
 from l2ul_fast.datasets.split import count_train, train_mask
 from l2ul_fast.errors import DataError
+from l2ul_fast.files import temp_prefix
 
 STANDIN = "standin:1:0"
 
@@ -220,7 +221,7 @@ def test_stale_temporary_files_go_but_not_those_of_the_living(tmp_path, toy):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     path = tmp_path / "a.h5"
-    prefix = layout.temp_prefix(path)
+    prefix = temp_prefix(path)
     stale = tmp_path / f"{prefix}{dead.pid}.0a1b.tmp"
     alive = tmp_path / f"{prefix}{os.getppid()}.0a1b.tmp"
     elsewhere = tmp_path / f".a.h5.another-machine.{dead.pid}.0a1b.tmp"

@@ -9,16 +9,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets.registry import SEPSIS_COLUMNS, SEPSIS_HOURLY
+from l2ul_fast.datasets.sets.adult import CATEGORIES, read_adult
+from l2ul_fast.datasets.sets.sepsis import COLUMNS, HOURLY, aggregate_patient, parse_patient
 from l2ul_fast.datasets.split import train_mask
-from l2ul_fast.datasets.text.formats import (
-    ADULT_CATEGORIES,
-    aggregate_patient,
-    impute_train_median,
-    parse_patient,
-    read_adult,
-    read_rows,
-)
+from l2ul_fast.datasets.text.formats import impute_train_median, read_rows
 from l2ul_fast.datasets.text.rawfiles import find_raw
 from l2ul_fast.errors import DataError
 
@@ -103,7 +97,7 @@ def test_adult(tmp_path):
     assert not rest
     assert X.shape == (3, 14)
     assert y.tolist() == [0, 1, 0]
-    state, private = (ADULT_CATEGORIES[1].index(c) for c in ("State-gov", "Private"))
+    state, private = (CATEGORIES[1].index(c) for c in ("State-gov", "Private"))
     assert X[0].tolist() == [39, state, 77516, 9, 13, 4, 0, 1, 4, 1, 2174, 0, 40, 38]
     known = [c for c, train in zip((state, None, private), train_mask(0, 3), strict=True) if train and c is not None]
     assert X[1, 1] == min(known)  # the lower median of one or two codes
@@ -135,7 +129,7 @@ def test_imputation_uses_training_rows_only():
 
 
 def psv(hours: np.ndarray, labels: list[int]) -> bytes:
-    head = "|".join((*SEPSIS_HOURLY, "SepsisLabel"))
+    head = "|".join((*HOURLY, "SepsisLabel"))
     body = [
         "|".join("NaN" if np.isnan(v) else f"{v:g}" for v in row) + f"|{k}"
         for row, k in zip(hours, labels, strict=True)
@@ -154,8 +148,8 @@ def some_hours(seed: int, h: int) -> np.ndarray:
 
 def test_patient_aggregate_by_its_column_names():
     hours = some_hours(0, 7)
-    row = dict(zip(SEPSIS_COLUMNS, aggregate_patient(hours), strict=True))
-    for j, name in enumerate(SEPSIS_HOURLY[:34]):
+    row = dict(zip(COLUMNS, aggregate_patient(hours), strict=True))
+    for j, name in enumerate(HOURLY[:34]):
         values = [float(v) for v in hours[:, j] if not np.isnan(v)]
         assert row[f"{name}_obsfrac"] == np.float32(len(values) / 7)
         if not values:
@@ -166,7 +160,7 @@ def test_patient_aggregate_by_its_column_names():
             assert row[f"{name}_min"] == np.float32(min(values))
             assert row[f"{name}_max"] == np.float32(max(values))
     for name in ("Age", "Gender", "Unit1", "HospAdmTime"):
-        assert row[name] == hours[0, SEPSIS_HOURLY.index(name)]
+        assert row[name] == hours[0, HOURLY.index(name)]
     assert row["n_hours"] == 7
 
 

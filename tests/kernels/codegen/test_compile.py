@@ -136,21 +136,3 @@ for rows in (X, X[:5], frozen, np.asfortranarray(X)):
 assert before == [len(k.signatures) for k in kernels] == [1, 1]
 """
     )
-
-
-def test_measuring_what_the_nan_check_costs_leaves_the_kernels_as_they_are(run_python, tmp_path):
-    """It compiles a kernel without the check: neither this process nor the next may ever run that one."""
-    look = """
-import numpy as np, l2ul_kernels as lk
-X = np.random.default_rng(0).standard_normal((100, 28)).astype("f")
-p = lk.Partitions.sample(X, 5, 4, random_state=0)
-lk.cell_counts(X, p)
-X[31, 8] = np.nan
-try:
-    lk.cell_counts(X, p)
-except ValueError:
-    print("found")
-"""
-    measure = "from l2ul_fast.experiments.speed.kernels import check_cost\nassert check_cost(1)['status'] == 'ok'\n"
-    for code in (look, measure + look, look):
-        assert run_python(code, NUMBA_CACHE_DIR=str(tmp_path)).strip() == "found"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import Faults, bytes_in_directory, crash_points, error_points, kill_at, traces
+from faults import Faults, crash_points, error_points, kill_at, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -92,12 +92,12 @@ def check_crash(directory, finished):
 # Crashes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("power_loss", [0, 6])
+@pytest.mark.parametrize("power_loss", [0, 3])
 def test_a_crash_at_any_change_leaves_the_old_or_the_new_state(tmp_path, power_loss):
     assert crash_points(tmp_path, save_old, save_new, check_crash, power_loss) > 10
 
 
-@pytest.mark.parametrize("power_loss", [0, 6])
+@pytest.mark.parametrize("power_loss", [0, 3])
 def test_a_crash_in_the_first_save_leaves_nothing_or_all(tmp_path, power_loss):
     def check(directory, finished):
         if not (directory / "artifact.json").exists():
@@ -325,7 +325,7 @@ def test_nothing_of_a_dropped_row_is_left(tmp_path):
     save_artifact(tmp_path, {}, left, groups={"cells": ["cells"]}, ledger_entry=None)
     assert traces(tmp_path, X[17], cells[17]) == []
     assert traces(tmp_path, X[18], cells[18])
-    assert [p.name for p in bytes_in_directory(tmp_path, X[18].tobytes())] == ["state-2-main.safetensors"]
+    assert "row as float64 in state-2-main.safetensors" in traces(tmp_path, X[18])
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def sound(tmp_path_factory):
     return directory
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_bytes_never_load_as_something_else(tmp_path_factory, sound, data):
     directory = tmp_path_factory.mktemp("damaged") / "a"

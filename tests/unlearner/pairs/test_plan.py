@@ -206,10 +206,6 @@ def test_a_pair_follows_from_its_number_and_only_visible_rows_are_drawn(seed, ro
     for i in rng.permutation(12):  # in any order, of any process
         assert plan.draw(int(i), y, X, visible, out) == n_forget[i]
         np.testing.assert_array_equal(out, ids[i])
-        part = plan.part(max(0, i - 2), min(12, i + 3)).part(i, i + 1)
-        assert len(part.kinds) == 1
-        assert part.draw(int(i), y, X, visible, out) == n_forget[i]
-        np.testing.assert_array_equal(out, ids[i])
         assert set(y[visible[out[n_forget[i] :]]]) == set(y[visible])
     other = plan_pairs(200, y[visible], 12, 40, robust=robust, random_state=seed + 1)
     other.draw(0, y, X, visible, out)
