@@ -9,7 +9,6 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as numba_intrinsic
 from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.llvm import I8, I32, I64, PTR, data_pointer
@@ -102,49 +101,6 @@ def load_word(typingctx: Any, rows: Any, i: Any, byte: Any) -> Any:
         return builder.load(builder.gep(data, [place], source_etype=I8), align=1, typ=I64)
 
     return types.uint64(rows, types.int64, types.int64), codegen
-
-
-@numba_intrinsic
-def add(typingctx: Any, address: Any, amount: Any) -> Any:
-    """Add to the int64 at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        place = builder.inttoptr(args[0], PTR)
-        builder.store(builder.add(builder.load(place, typ=I64), args[1]), place)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@numba_intrinsic
-def size_of(typingctx: Any, like: Any) -> Any:
-    """Bytes of one item of `like`'s type, known when compiling."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return ir.Constant(I64, signature.args[0].bitwidth // 8)
-
-    return types.int64(like), codegen
-
-
-@numba_intrinsic
-def read(typingctx: Any, address: Any, like: Any) -> Any:
-    """The integer of `like`'s type at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.load(builder.inttoptr(args[0], PTR), align=1, typ=ir.IntType(like.bitwidth))
-
-    return like(types.int64, like), codegen
-
-
-@numba_intrinsic
-def write(typingctx: Any, address: Any, value: Any) -> Any:
-    """Store an integer at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        builder.store(args[1], builder.inttoptr(args[0], PTR), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, value), codegen
 
 
 _called: dict[int, Any] = {}  # without compilation: what `entry_point` gave a number to
