@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from l2ul_kernels.codegen.alignment import aligned_empty
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES, tile_rows
-from l2ul_kernels.codegen.pointers import address, count_bits, fetch_add, prefetch
+from l2ul_kernels.codegen.pointers import address, call_at, count_bits, entry_point, fetch_add, prefetch
 from l2ul_kernels.threads import parallel_entry
 from l2ul_kernels.voronoi.partitions import LIMITS, Partitions, SeedTable, cell_dtype
 from l2ul_kernels.voronoi.tile import load_tile, nearest, nearest2, nearest4, rows_in_cell, transpose16
@@ -44,11 +44,12 @@ class RowView(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What a worker works in, one entry each."""
+    """What workers work in, an entry each, and how they call `cells_of_tile`."""
 
     features: NDArray[Any]  # (workers, d or a vector's width if that is more, TILE): a transposed tile
     cells: NDArray[Any]  # (workers, t, TILE) uint8 or uint16
     masks: NDArray[np.uint64]  # (workers, 8): rows of a tile by class
+    tile: int  # entry point of `cells_of_tile`: four kernels call it, it is compiled once
 
 
 @kernel(inline=True)
@@ -155,7 +156,7 @@ def assign_worker(rows: RowView, seeds: SeedTable, scratch: Scratch, w: int, bat
     while start < n:
         end = min(start + size, n)
         for first in range(start, end, tile):
-            if cells_of_tile(rows, first, seeds, features, cells, no_counts):
+            if call_at(scratch.tile, 0, (rows, first, seeds, features, cells, no_counts)):
                 bad = min(bad, first)
             write_rows(cells, min(tile, end - first), features, out, first)
         start = fetch_add(batches, size)
@@ -175,7 +176,7 @@ def count_worker(
     while start < n:
         end = min(start + size, n)
         for first in range(start, end, tile):
-            if cells_of_tile(rows, first, seeds, features, cells, hidden):
+            if call_at(scratch.tile, 0, (rows, first, seeds, features, cells, hidden)):
                 bad = min(bad, first)
             if hidden.size == 0:
                 count_tile(cells, min(tile, end - first), features, labels, first, masks, own)
@@ -223,6 +224,18 @@ def count_block(
     return counts.sum(axis=0)
 
 
+_entries: dict[tuple[Any, Any], int] = {}
+
+
+def _entry(rows: RowView, seeds: SeedTable, features: NDArray[Any], cells: NDArray[Any]) -> int:
+    """The entry point of `cells_of_tile` for these types."""
+    key = features.dtype, cells.dtype
+    if key not in _entries:
+        kinds = tuple(map(numba.typeof, (rows, 0, seeds, features, cells, np.empty(0, np.int64))))
+        ensure_compiled(("tile", *key), lambda: _entries.update({key: entry_point(cells_of_tile, kinds)}))
+    return _entries[key]
+
+
 def _workers(X: NDArray[Any], partitions: Partitions) -> int:
     n = len(X)
     if n * partitions.seeds.size < SERIAL:
@@ -239,11 +252,10 @@ def _run(
     seeds, stride = partitions.packed(X.dtype), X.strides[0]
     rows = RowView(address(X), stride, n, -(-tile * stride // (64 * partitions.n_partitions)))
     batch = max(1, min(TAKE // partitions.seeds.size, -(-n // workers)) // tile) * tile
-    scratch = Scratch(
-        aligned_empty((workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile), X.dtype),
-        aligned_empty((workers, seeds.t, tile), cell),
-        np.empty((workers, 8), np.uint64),
-    )
+    features = aligned_empty((workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile), X.dtype)
+    cells = aligned_empty((workers, seeds.t, tile), cell)
+    entry = _entry(rows, seeds, features[0], cells[0])
+    scratch = Scratch(features, cells, np.empty((workers, 8), np.uint64), entry)
     key, no_rows = (one, X.dtype, cell, workers > 1), rows._replace(n=0)
     if workers == 1:
         ensure_compiled(key, lambda: one(no_rows, seeds, scratch, 0, np.array([0, batch]), *what))
