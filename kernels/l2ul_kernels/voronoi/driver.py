@@ -224,16 +224,18 @@ def count_block(
     return counts.sum(axis=0)
 
 
-_entries: dict[tuple[Any, Any], int] = {}
+#: Entry points of `cells_of_tile` by (element type, type of a cell).
+tile_entries: dict[tuple[Any, Any], int] = {}
 
 
 def _entry(rows: RowView, seeds: SeedTable, features: NDArray[Any], cells: NDArray[Any]) -> int:
     """The entry point of `cells_of_tile` for these types."""
     key = features.dtype, cells.dtype
-    if key not in _entries:
+    if key not in tile_entries:
         kinds = tuple(map(numba.typeof, (rows, 0, seeds, features, cells, np.empty(0, np.int64))))
-        ensure_compiled(("tile", *key), lambda: _entries.update({key: entry_point(cells_of_tile, kinds)}))
-    return _entries[key]
+        ensure_compiled(("tile", *key), lambda: entry_point(cells_of_tile, kinds))
+        tile_entries[key] = entry_point(cells_of_tile, kinds)
+    return tile_entries[key]
 
 
 def _workers(X: NDArray[Any], partitions: Partitions) -> int:

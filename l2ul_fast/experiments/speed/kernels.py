@@ -195,26 +195,27 @@ def check_cost(repeats: int = 41) -> Record:
 
 def _check_cost(repeats: int) -> Record:
     """The kernel compiled with and without the check, taking turns (d=28, psi=4). Leaves the one without it behind."""
-    from l2ul_kernels.voronoi import tile, workers
+    from l2ul_kernels.voronoi import driver, tile
 
     X = np.random.default_rng(0).standard_normal((50_000, 28), dtype=np.float32)
     partitions = Partitions.sample(X, T, 4, random_state=0)
-    versions: dict[str, Any] = {}
-    original = workers.work
+    versions: dict[str, dict[Any, int]] = {}
+    kept: list[Any] = []  # compiled code lives as long as its overload
     with threads(1):
         expected = cell_counts(X, partitions)
         try:
             for name, check in (("with", True), ("without", False)):
                 tile.CHECK_VALUES = check
-                for function in (workers._tile, original):
-                    function.disable_compile(False)
-                    function.recompile()
-                versions[name] = next(iter(original.overloads.values())).entry_point
-            import l2ul_kernels.voronoi.driver as runner
+                driver.cells_of_tile.disable_compile(False)
+                driver.cells_of_tile.recompile()
+                driver.tile_entries.clear()
+                cell_counts(X[:1], partitions)
+                versions[name] = dict(driver.tile_entries)
+                kept += driver.cells_of_tile.overloads.values()
 
             def timed(version: Any) -> Callable[[], object]:
                 def call() -> object:
-                    runner.work = version
+                    driver.tile_entries.update(version)
                     return cell_counts(X, partitions)
 
                 return call
@@ -223,8 +224,8 @@ def _check_cost(repeats: int) -> Record:
             for call in calls.values():
                 np.testing.assert_array_equal(call(), expected)
             times = interleave(calls, repeats)
-            runner.work = original
         finally:
+            driver.tile_entries.update(versions["with"])
             tile.CHECK_VALUES = True
     return {
         "experiment": "nan-check",
