@@ -23,8 +23,8 @@ from l2ul_kernels.request.network_kernels import (
     direct_move,
     direct_total,
 )
-from l2ul_kernels.voronoi.assign import bits_per_cell
-from l2ul_kernels.voronoi.subsets import count_range, count_rows, scratch
+from l2ul_kernels.voronoi.partitions import bits_per_cell
+from l2ul_kernels.voronoi.subsets import count_few, count_rows
 
 #: float32 values per cache line.
 ALIGN = 16
@@ -111,15 +111,9 @@ class DirectForward:
 
     def _count(self, packed: NDArray[np.uint8], ids: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
         """Counts (t psi,) of stored rows; on all threads where they are worth starting."""
-        t, psi = self.t, self.psi
         if len(ids) > ALONE:
-            return _flat(count_rows(packed, ids, t, psi, bits=bits))
-        counts, words = np.zeros(t * psi, np.int64), scratch(packed.shape[1])
-        what = (ids, -1, bits, t, psi, words, counts, 0)
-        key = ("count range", packed.flags.writeable, ids.flags.writeable)
-        ensure_compiled(key, lambda: count_range(packed, ids[:0], 0, 0, *what))
-        count_range(packed, ids, 0, len(ids), *what)
-        return counts
+            return _flat(count_rows(packed, ids, self.t, self.psi, bits=bits))
+        return _flat(count_few(packed, ids, self.t, self.psi, bits))
 
     def set_base(self, counts: NDArray[np.int64], n: int, theta: NDArray[np.float64]) -> None:
         """The state that requests share: counts (t, psi) of the n rows of D, and theta (p,)."""
