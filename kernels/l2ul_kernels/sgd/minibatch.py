@@ -22,7 +22,17 @@ from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.mlp.block import Shape
 from l2ul_kernels.mlp.block_calls import far_blocks, far_gradient, far_load
 from l2ul_kernels.mlp.model import Layout, layout, scratch
-from l2ul_kernels.simd.columns import PAD, add_dots, exp_negative, gather_rows, padded, residuals, scores, width_of
+from l2ul_kernels.simd.columns import (
+    PAD,
+    add_dots,
+    gather_rows,
+    largest_scores,
+    padded,
+    probabilities,
+    residuals,
+    scores,
+    width_of,
+)
 from l2ul_kernels.simd.gemm import stay_one
 
 LOGISTIC, SOFTMAX, SQUARES, MLP = 0, 1, 2, 3
@@ -81,22 +91,12 @@ def _errors(kind: int, values: Any, o: int, last: int) -> None:
         for i in range(end):
             values[0, i] -= labels[i]
     else:
-        for i in range(end):
-            spare[i] = values[0, i]
-        for c in range(1, o):
-            for i in range(end):
-                spare[i] = max(spare[i], values[c, i])
+        P = values[:o]
+        largest_scores(P, 0, last, spare)
+        probabilities(P, 0, last, spare, values[o + 3])
         for c in range(o):
             for i in range(end):
-                values[c, i] = exp_negative(values[c, i] - spare[i])
-        for i in range(end):
-            spare[i] = 0.0
-        for c in range(o):
-            for i in range(end):
-                spare[i] += values[c, i]
-        for c in range(o):
-            for i in range(end):
-                values[c, i] = values[c, i] / spare[i] - (1.0 if labels[i] == c else 0.0)
+                values[c, i] -= 1.0 if labels[i] == c else 0.0
     for c in range(o):
         for i in range(end):
             values[c, i] *= weight[i]

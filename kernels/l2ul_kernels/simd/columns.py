@@ -127,9 +127,9 @@ def gather_rows(at: int, itemsize: int, d: int, ids: Any, lo: int, hi: int, colu
 
 
 @kernel()
-def gather(X: Any, ids: Any, address: int, columns: Any) -> None:
-    """columns[:d, i] = X[ids[i]] and a column of ones; X (n, d) starts at `address`."""
-    gather_rows(address, X.itemsize, X.shape[1], ids, 0, len(ids), columns)
+def gather(rows: Any, ids: Any, columns: Any) -> None:
+    """columns[:d, i] = X[ids[i]] and a column of ones, for the X of `rows`."""
+    gather_rows(rows.address, rows.itemsize, rows.d, ids, 0, len(ids), columns)
 
 
 @kernel(fastmath=_FLAGS)
@@ -265,3 +265,29 @@ def losses(z: Any, y: Any, first: int, last: int, out: Any) -> None:
         # both terms are >= 0, so a small loss keeps its digits
         wrong = z[i] * (1.0 - y[i]) if z[i] >= 0.0 else -z[i] * y[i]
         out[i] = wrong + 2.0 * u * q
+
+
+@kernel(fastmath=("contract",))
+def largest_scores(P: Any, first: int, last: int, top: Any) -> None:
+    """top_i = the largest of the scores P (C, rows) of row i, for the rows first..last."""
+    lo, hi = np.uint64(first), np.uint64(last)
+    for i in range(lo, hi):
+        top[i] = P[0, i]
+    for c in range(1, len(P)):
+        for i in range(lo, hi):
+            top[i] = max(top[i], P[c, i])
+
+
+@kernel(fastmath=("contract",))
+def probabilities(P: Any, first: int, last: int, top: Any, total: Any) -> None:
+    """Scores P (C, rows) -> their softmax, given the largest; total_i = sum_c exp(P_ci - top_i)."""
+    lo, hi = np.uint64(first), np.uint64(last)
+    for i in range(lo, hi):
+        total[i] = 0.0
+    for c in range(len(P)):
+        for i in range(lo, hi):
+            P[c, i] = exp_negative(P[c, i] - top[i])
+            total[i] += P[c, i]
+    for c in range(len(P)):
+        for i in range(lo, hi):
+            P[c, i] /= total[i]
