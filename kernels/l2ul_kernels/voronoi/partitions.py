@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
+from l2ul_kernels.codegen.pointers import address
 
 MAX_SEEDS = 4096
 #: Values beyond these magnitudes (after centring) could overflow a score; they are refused like infinities.
@@ -18,11 +19,6 @@ LIMITS = {np.dtype(np.float32): np.float32(1e30), np.dtype(np.float64): np.float
 def cell_dtype(n_seeds: int) -> np.dtype[Any]:
     """Smallest unsigned integer type that holds a cell: uint8 up to 256 seeds, else uint16."""
     return np.dtype(np.uint8 if n_seeds <= 256 else np.uint16)
-
-
-def address(array: NDArray[Any]) -> int:
-    """Where the array's first element lies; the caller keeps the array alive."""
-    return int(array.__array_interface__["data"][0])
 
 
 def group_columns(m: int) -> tuple[int, int, int]:
