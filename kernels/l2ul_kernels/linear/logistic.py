@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.alignment import aligned_zeros
-from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.linear.newton import Rule, minimise, new_work
 from l2ul_kernels.linear.sums import (
     GRADIENT,
@@ -108,15 +108,16 @@ def fit_all(
 ) -> None:
     """fit_some(first, last, work of one thread, *what) for all pairs; progress(done, m) after `report` per thread."""
     m = len(what[1].ids)
+    ensure_compiled(key, lambda: fit_some(0, 0, work[0], *what))
     take = report * len(work) if progress else max(m, 1)
-    for start in range(0, max(m, 1), take):
+    for start in range(0, m, take):
         count = min(take, m - start)
 
         def some(first: int, last: int, thread: int, start: int = start) -> None:
             fit_some(start + first, start + last, work[thread], *what)
 
-        share(key, some, count, threads=len(work))
-        if progress and count:
+        parallel_for(some, count, threads=len(work))
+        if progress:
             progress(start + count, m)
 
 

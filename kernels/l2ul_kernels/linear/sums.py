@@ -12,8 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.simd.columns import gather
 from l2ul_kernels.validate import check_sum, refuse_unusable
 
@@ -63,7 +63,8 @@ def sum_rows(key: Any, sum_blocks: Any, make_scratch: Callable[[], Any], X: NDAr
     n, p = len(X), out.vector[0].size
     threads = 1 if n * p * p < SERIAL else min(numba.get_num_threads(), len(out.loss))
     scratch = [make_scratch() for _ in range(threads)]
-    share(key, lambda first, last, t: sum_blocks(first, last, scratch[t], *what), len(out.loss), threads=threads)
+    ensure_compiled(key, lambda: sum_blocks(0, 0, scratch[0], *what))
+    parallel_for(lambda first, last, t: sum_blocks(first, last, scratch[t], *what), len(out.loss), threads=threads)
     loss, vector, matrix = (part.sum(axis=0) for part in out)
     if np.isnan(loss) or np.isnan(out.vector).any():
         refuse_unusable(X, None)

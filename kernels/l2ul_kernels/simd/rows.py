@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels.codegen.pointers import address
+
 
 class Rows(NamedTuple):
     """X (n, d) contiguous at `address`, float32 or float64 as `itemsize` says, with its labels."""
@@ -25,7 +27,7 @@ def rows_of(
     """`Rows` of a contiguous X; the caller keeps X alive."""
     none = np.empty(0)
     return Rows(
-        X.__array_interface__["data"][0],
+        address(X),
         X.itemsize,
         X.shape[1],
         y,

@@ -48,8 +48,8 @@ from l2ul_fast.tables import BLOCK_ROWS, Table
 from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels.codegen.jit import ensure_compiled
-from l2ul_kernels.mlp.model import layout, padded_sums, rows_of
-from l2ul_kernels.mlp.plain import few_gradient
+from l2ul_kernels.mlp.model import few_gradient, layout, padded_sums
+from l2ul_kernels.simd.rows import rows_of
 
 Matrix = NDArray[np.float64]
 
@@ -220,12 +220,11 @@ def gradient_sum(model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, we
         return out
     lay = layout(model.d, model.h, model.n_classes, model.activation)
     if len(X) <= FEW and weights is None:
-        what = (theta, lay.h, lay.o, lay.relu, np.empty(2 * (lay.h + lay.o)), out)
-        ids = np.arange(len(X))
-        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X, y, ids[:0], *what))
-        few_gradient(X, y, ids, *what)
+        what = (theta, lay.h, lay.o, lay.relu, np.empty(lay.h + lay.o), out)
+        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X[:0], y[:0], *what))
+        few_gradient(X, y, *what)
         return out
-    rows = rows_of(X, y, np.empty(0) if weights is None else weights, np.empty(0, np.int64))
+    rows = rows_of(X, y, weights)
     return np.asarray(padded_sums(rows, len(X), lay.pad(theta[None]), lay, False)[0, lay.where])
 
 
