@@ -109,16 +109,15 @@ class FileStore:
         if len(shards.files) == 1 and shards.files[0].is_plain:
             self._mapped = shards.reader(0)
             self._where = (self._mapped.memory, self._mapped.offsets, self._mapped.chunk_rows)
-            self._scale = (table.mean, table.inverse_scale)
+            self._scaling = np.stack([table.mean, table.inverse_scale])
 
     def fetch(self, ids: Ids) -> Block:
         if self._mapped is None:
             return self._table.take(ids)
         self._mapped.check_chunks(ids)
         raw, y = np.empty((ids.size, 4 * self._table.d), np.uint8), np.empty(ids.size, np.uint8)
-        X = raw.view(np.float32)
-        gather_mapped(*self._where, *self._scale, self.y, ids, raw, X, y)
-        return X, y
+        gather_mapped(*self._where, self._scaling, self.y, ids, raw, y)
+        return raw.view(np.float32), y
 
     def erase(self, ids: Ids) -> None:
         """The file is the user's; nothing of its rows is kept here."""

@@ -25,7 +25,9 @@ class Batches(NamedTuple):
 
     E: Engine
     starts: Ids  # (batches + 1,)
-    full: NDArray[Any]  # (batches,) rows of the cached batches; or what the sum of a batch is multiplied with (0: no step)
+    full: NDArray[
+        Any
+    ]  # (batches,) rows of the cached batches; or what the sum of a batch is multiplied with (0: no step)
     F: Engine  # has only the visits to forget, or `extra` ones
     forget: Ids  # (batches + 1,) where each batch's begin
 

@@ -50,6 +50,7 @@ from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.mlp.model import few_gradient, layout, padded_sums
 from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.splitmix import GOLDEN, mix_all
 
 Matrix = NDArray[np.float64]
 
@@ -99,10 +100,8 @@ def anchor_rows(params: dict[str, Any], table: Table, again: bool = False) -> Id
     k = min(ids.size, max(low, min(high, ids.size // 5)) if asked is None else asked)
     if k == ids.size:
         return np.asarray(ids, np.int64)
-    z = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(params["random_state"] % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    return np.sort(ids[np.argsort(z ^ (z >> np.uint64(31)), kind="stable")[:k]])
+    z = mix_all(ids.astype(np.uint64) * GOLDEN + np.uint64(params["random_state"] % 2**64))
+    return np.sort(ids[np.argsort(z, kind="stable")[:k]])
 
 
 def is_anchored(params: dict[str, Any], classes: int) -> bool:
