@@ -1,6 +1,6 @@
 """The forward of the paper's network for one request, compiled: no torch at request time.
 
-The weights lie in the flat buffer that the kernels of _forward.py read, their widths padded with zeros to whole cache
+The weights lie in the flat buffer that network_kernels.py describes, their widths padded with zeros to whole cache
 lines. The kernels take stored packed cells and row ids; plain uint8 cells are a store with bits=8.
 """
 
@@ -86,7 +86,7 @@ class DirectForward:
         self.h1 = _up(h1)
         wide = [_up(h2), _up(self.p)]
         header = np.zeros(HEADER, np.float32)
-        header[:6] = t, psi, self.h1, *wide, t * psi
+        header[:7] = t, psi, self.h1, *wide, t * psi, self.bits
         self.net = _aligned(
             [
                 header,
@@ -105,9 +105,6 @@ class DirectForward:
         if self.bits == 2:
             tables = (weights["W1.mu_f"], weights["W1.mu_D"])
             self._twos = _aligned([np.hstack([_padded(_sums_of_two(W, t, psi), self.h1) for W in tables])])
-        self._places = np.zeros(_up(max(FEW * t, self.h1, self.p)), np.int64)
-        size = self._places.size + 2 * self.h1 + _up(weights["b2"].size) + _up(self.p)
-        self._room = _aligned([np.zeros(size, np.float32)])
 
     def _count(self, packed: NDArray[np.uint8], ids: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
         """Counts (t psi,) of stored rows; on all threads where they are worth starting."""
@@ -157,19 +154,7 @@ class DirectForward:
     ) -> NDArray[np.float64]:
         """theta' into out (p,), and `forget` with it."""
         if len(ids) <= FEW:
-            direct_move(
-                packed,
-                ids,
-                self.bits,
-                self._memory,
-                self._total,
-                n_left,
-                self.net,
-                self._twos,
-                self._places,
-                self._room,
-                out,
-            )
+            direct_move(packed, ids, self._memory, self._total, n_left, self.net, self._twos, out)
         else:
             self(packed, ids, out)
             self.forget(packed, ids, n_left, out)
@@ -190,12 +175,8 @@ class DirectForward:
         key = ("direct", store.flags.writeable)
         ensure_compiled(key, lambda: direct_forward(store, one, bits, net, self._twos, out))
         ensure_compiled((*key, "forget"), lambda: direct_forget(store, one, bits, self._memory, total, 1, theta, net))
-        ensure_compiled(
-            (*key, "move"),
-            lambda: direct_move(
-                store, one, bits, self._memory, total, 1, net, self._twos, self._places, self._room, out
-            ),
-        )
+        move = (store, one, self._memory, total, 1, net, self._twos, out)
+        ensure_compiled((*key, "move"), lambda: direct_move(*move))
         self.from_counts(self._count(store, one, bits), 1, out)
 
 

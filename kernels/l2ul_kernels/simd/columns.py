@@ -15,12 +15,12 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, transpose
+from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer, transpose
 from l2ul_kernels.codegen.pointers import prefetch
-from l2ul_kernels.simd.gemm import data_pointer
+from l2ul_kernels.codegen.twins import intrinsic, memory
 
 #: Columns taken together: 3 x 3 sums fill the registers of AVX2 and came out fastest for 24 to 60 columns.
 BLOCK = 3
@@ -49,7 +49,15 @@ def padded(rows: int) -> int:
     return -(-rows // PAD) * PAD + PAD
 
 
-@intrinsic
+def _turn_twin(
+    at: int, itemsize: int, stride: int, ids: NDArray[Any], i: int, k: int, columns: NDArray[Any], ld: int
+) -> None:
+    lanes = VECTOR_BYTES // columns.itemsize
+    for a in range(lanes):
+        columns[k : k + lanes, i + a] = memory(at + int(ids[i + a]) * stride + k * itemsize, (lanes,), f"f{itemsize}")
+
+
+@intrinsic(twin=_turn_twin)
 def _turn(typingctx: Any, at: Any, itemsize: Any, stride: Any, ids: Any, i: Any, k: Any, columns: Any, ld: Any) -> Any:
     """columns[k + b, i + a] = number k + b of the row ids[i + a], for a, b < the lanes of a vector of columns.
 
@@ -87,7 +95,11 @@ def _turn(typingctx: Any, at: Any, itemsize: Any, stride: Any, ids: Any, i: Any,
     return types.void(i8, i8, i8, ids, i8, i8, columns, i8), codegen
 
 
-@intrinsic
+def _number_twin(at: int, itemsize: int) -> np.float64:
+    return np.float64(memory(at, (1,), f"f{itemsize}")[0])
+
+
+@intrinsic(twin=_number_twin)
 def _number(typingctx: Any, at: Any, itemsize: Any) -> Any:
     """The float32 or float64 (by its size) at an address, as float64."""
 
@@ -127,9 +139,9 @@ def gather_rows(at: int, itemsize: int, d: int, ids: Any, lo: int, hi: int, colu
 
 
 @kernel()
-def gather(X: Any, ids: Any, address: int, columns: Any) -> None:
-    """columns[:d, i] = X[ids[i]] and a column of ones; X (n, d) starts at `address`."""
-    gather_rows(address, X.itemsize, X.shape[1], ids, 0, len(ids), columns)
+def gather(rows: Any, ids: Any, columns: Any) -> None:
+    """columns[:d, i] = X[ids[i]] and a column of ones, for the X of `rows`."""
+    gather_rows(rows.address, rows.itemsize, rows.d, ids, 0, len(ids), columns)
 
 
 @kernel(fastmath=_FLAGS)
@@ -265,3 +277,29 @@ def losses(z: Any, y: Any, first: int, last: int, out: Any) -> None:
         # both terms are >= 0, so a small loss keeps its digits
         wrong = z[i] * (1.0 - y[i]) if z[i] >= 0.0 else -z[i] * y[i]
         out[i] = wrong + 2.0 * u * q
+
+
+@kernel(fastmath=("contract",))
+def largest_scores(P: Any, first: int, last: int, top: Any) -> None:
+    """top_i = the largest of the scores P (C, rows) of row i, for the rows first..last."""
+    lo, hi = np.uint64(first), np.uint64(last)
+    for i in range(lo, hi):
+        top[i] = P[0, i]
+    for c in range(1, len(P)):
+        for i in range(lo, hi):
+            top[i] = max(top[i], P[c, i])
+
+
+@kernel(fastmath=("contract",))
+def probabilities(P: Any, first: int, last: int, top: Any, total: Any) -> None:
+    """Scores P (C, rows) -> their softmax, given the largest; total_i = sum_c exp(P_ci - top_i)."""
+    lo, hi = np.uint64(first), np.uint64(last)
+    for i in range(lo, hi):
+        total[i] = 0.0
+    for c in range(len(P)):
+        for i in range(lo, hi):
+            P[c, i] = exp_negative(P[c, i] - top[i])
+            total[i] += P[c, i]
+    for c in range(len(P)):
+        for i in range(lo, hi):
+            P[c, i] /= total[i]

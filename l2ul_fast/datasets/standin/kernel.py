@@ -6,6 +6,7 @@ import numpy as np
 from numba import prange
 
 from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.splitmix import GOLDEN, mix
 
 KNOTS = 81  # of each column map: on [-5, 5] in steps of 1/8; of 11 million rows about 3 lie beyond either end
 Z_MAX = 5.0
@@ -44,14 +45,6 @@ class Model(NamedTuple):
     cat_levels: np.ndarray  # (s, levels) float32: what a code column holds at each level
     cat_ends: np.ndarray  # (cells, s, levels) float32: upper end of each level's interval, the last one 2
     pool: np.ndarray  # (2, 2) float64: scale and power of the shared keys of each class; scale 0: no shared keys
-
-
-@kernel()
-def split64(x):  # type: ignore[no-untyped-def]
-    """splitmix64's finaliser: a bijection of 64-bit words whose output looks random."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @kernel()
@@ -107,8 +100,8 @@ def _normals(bits_a, bits_b, width, out_a, out_b):  # type: ignore[no-untyped-de
 @kernel()
 def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-def]
     """Cell and 64-bit key of one row."""
-    key = split64(seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15))
-    u = np.float64(np.int64(split64(key) >> np.uint64(11))) * 2.0**-53
+    key = mix(seed + np.uint64(row) * GOLDEN)
+    u = np.float64(np.int64(mix(key) >> np.uint64(11))) * 2.0**-53
     c = 1 if u >= class_1 else 0
     if pool[c, 0] > 0:
         # Rows of a class draw their key from a pool whose members are wanted ever less often (a shifted Pareto law).
@@ -117,8 +110,8 @@ def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-d
         for _ in range(1, int(pool[c, 1])):
             power *= v
         member = np.uint64(min(pool[c, 0] * (1.0 / power - 1.0), 2.0**60))
-        key = split64(seed ^ split64(member * np.uint64(2) + np.uint64(c) + np.uint64(1)))
-        u = np.float64(np.int64(split64(key) >> np.uint64(11))) * 2.0**-53
+        key = mix(seed ^ mix(member * np.uint64(2) + np.uint64(c) + np.uint64(1)))
+        u = np.float64(np.int64(mix(key) >> np.uint64(11))) * 2.0**-53
         u = class_1 + u * (1.0 - class_1) if c else u * class_1
     cell = guide[min(int(u * guide.size), guide.size - 1)]
     while cell + 1 < starts.size and u >= starts[cell + 1]:
