@@ -73,8 +73,8 @@ class Newton(Baseline):
         if self._how == "compiled" and ids.size == 1:
             X, y = self.table.take(ids)
             out = np.empty(self.theta.size)
-            what = self.theta, self.anchor, self.curvature, self.inverse
-            if step_without_row(X[0], int(y[0]), *what, self.model.lam, self.n, out) <= STALE:
+            kept, lam = (self.theta, self.anchor, self.curvature, self.inverse), self.model.lam
+            if step_without_row(X[0], int(y[0]), *kept, (lam, (self.n - 1) * lam), out) <= STALE:
                 return Outcome(out, {"damping": 0.0}, {})
         total, left = self._total(ids, self.theta), self.n - len(ids)
         if self._how == "woodbury":
@@ -176,12 +176,14 @@ def _row(x, theta, row):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
-def step_without_row(x, label, theta, anchor, curvature, inverse, lam, n, out):  # type: ignore[no-untyped-def]
+def step_without_row(x, label, theta, anchor, curvature, inverse, penalties, out):  # type: ignore[no-untyped-def]
     """out (p,): theta after one Newton step without the row x (d,), label; returns the relative residual of the step.
 
     curvature (p, p) is the sum of the n rows' Hessians at `anchor` without penalty; inverse (p, p) is near the inverse
-    of curvature and penalty. The system is (curvature - w x x' + (n - 1) lam P) step = gradient + lam P theta.
+    of curvature and penalty; penalties are (lam, (n - 1) lam), of one row and of those that stay. The system is
+    (curvature - w x x' + (n - 1) lam P) step = gradient + lam P theta.
     """
+    lam, lam_of_rest = penalties
     d = x.size
     p = d + 1
     work = np.empty((5, p))
@@ -211,7 +213,7 @@ def step_without_row(x, label, theta, anchor, curvature, inverse, lam, n, out): 
         for k in range(p):
             rest[k] = total[k] - rest[k] + w * along * row[k]
             if k < d:
-                rest[k] -= (n - 1) * lam * out[k]
+                rest[k] -= lam_of_rest * out[k]
             worst = max(worst, abs(rest[k]))
         residual = worst / largest if largest > 0.0 else 0.0
         if not residual > EXACT:
@@ -253,5 +255,5 @@ def _compile(dtype: np.dtype[Any]) -> None:
     x, p, square = np.zeros(1, dtype), np.zeros(2), np.eye(2)
     ensure_compiled(
         ("newton", dtype),
-        lambda: (step_without_row(x, 0, p, p, square, square, 1.0, 2, p.copy()), drop_row(x, p, square, square)),
+        lambda: (step_without_row(x, 0, p, p, square, square, (1.0, 1.0), p.copy()), drop_row(x, p, square, square)),
     )
