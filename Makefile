@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SMOKE := --config benchmarks/smoke.conf.json
 BASE ?= HEAD~1
 
-.PHONY: help venv test test-real test-all mutants lint bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
+.PHONY: help venv test test-real test-all coverage-kernels mutants lint bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
   asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test           the fast tests"
 	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
 	@echo "make test-all       every test, slow ones too"
+	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
 	@echo "make lint           ruff and mypy"
 	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
@@ -41,6 +42,12 @@ test-real: venv
 
 test-all: venv
 	$(BIN)/python -m pytest -m ''
+
+# Numba's kernels as plain Python (its twins of intrinsics): which lines and branches do their tests reach?
+coverage-kernels: export NUMBA_DISABLE_JIT = 1
+coverage-kernels: venv
+	$(BIN)/coverage run -m pytest tests/kernels
+	$(BIN)/coverage report
 
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py
