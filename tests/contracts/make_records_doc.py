@@ -15,9 +15,9 @@ HEAD = f"""# Records
 
 A run is a folder with `records.jsonl`, one JSON object per measured cell, and `run.json`, the environment. The fields
 of schema {SCHEMA} are below; a field that does not apply is missing or null. Fields of the role *identity* tell cells
-apart, those of the role *repeat* their repetitions: they serve resuming, `l2ul compare` and `l2ul reproduce`. Records of
-older versions are read through one function, `l2ul_fast.measure.records.upgrade`. `records.schema.json` says the same to
-programs. This page is generated: `python tests/contracts/make_records_doc.py`.
+apart, those of the role *repeat* their repetitions: they serve resuming, `l2ul compare` and `l2ul reproduce`. Records
+of older versions are read through one function, `l2ul_fast.measure.records.upgrade`. `records.schema.json` says the
+same to programs. This page is generated: `python tests/contracts/make_records_doc.py`.
 """
 
 

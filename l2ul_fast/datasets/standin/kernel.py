@@ -120,9 +120,10 @@ def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-d
 
 
 @kernel()
-def _add_four(f, k, i, e0, e1, e2, e3, width, z):  # type: ignore[no-untyped-def]
-    """z += the terms i..i + 3 of row k of factor @ eps: four at a time means fewer trips through z."""
+def _add_four(f, k, i, eps, width, z):  # type: ignore[no-untyped-def]
+    """z += the terms i..i + 3 of row k of f @ eps: four at a time means fewer trips through z."""
     f0, f1, f2, f3 = f[k, i], f[k, i + 1], f[k, i + 2], f[k, i + 3]
+    e0, e1, e2, e3 = eps[i], eps[i + 1], eps[i + 2], eps[i + 3]
     for r in range(width):
         z[r] += (f0 * e0[r] + f1 * e1[r]) + (f2 * e2[r] + f3 * e3[r])
 
@@ -151,7 +152,7 @@ def _continuous(eps, width, cell, m, z, knot, x):  # type: ignore[no-untyped-def
     for k in range(m.columns.size):
         z[:width] = m.mean[cell, k]
         for i in range(0, k + 1, 4):  # beyond k the factor is padded with zeros
-            _add_four(factor, k, i, eps[i], eps[i + 1], eps[i + 2], eps[i + 3], width, z)
+            _add_four(factor, k, i, eps, width, z)
         _map_column(z, width, m.value[c, k], m.slope[c, k], m.integer[k], knot, x[m.columns[k]])
 
 
@@ -176,17 +177,18 @@ def _categorical(bits, first, width, cell, m, level, x):  # type: ignore[no-unty
 
 
 @kernel()
-def _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y):  # type: ignore[no-untyped-def]
-    """Pick cells and keys of the rows low..high of y; order[ends[c]:ends[c + 1]] are the rows of cell c."""
+def _sort_by_cell(seed, first, m, cells, keys, order, ends, y):  # type: ignore[no-untyped-def]
+    """Pick cells and keys of the rows first, first + 1, .. and their labels y; order[ends[c]:ends[c + 1]] are the rows
+    of cell c, from 0."""
     ends[:] = 0
     starts, guide, class_1, pool = m.starts, m.guide, m.class_1, m.pool  # once: each access counts references
-    for r in range(high - low):
-        cells[r], keys[r] = _pick(seed, first + low + r, starts, guide, class_1, pool)
+    for r in range(y.size):
+        cells[r], keys[r] = _pick(seed, first + r, starts, guide, class_1, pool)
         ends[cells[r] + 2] += 1
-        y[low + r] = 2 * cells[r] >= starts.size
+        y[r] = 2 * cells[r] >= starts.size
     for c in range(2, ends.size):
         ends[c] += ends[c - 1]
-    for r in range(high - low):
+    for r in range(y.size):
         order[ends[cells[r] + 1]] = r
         ends[cells[r] + 1] += 1
 
@@ -204,7 +206,7 @@ def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def
     bits = np.empty((2 * pairs + m.cat_column.size, _TILE), np.uint32)
     eps = np.zeros((2 * pairs + 3, _TILE), np.float32)
     z, x = np.empty(_TILE, np.float32), np.empty((d, _TILE), np.float32)
-    _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y)
+    _sort_by_cell(seed, first + low, m, cells, keys, order, ends, y[low:high])
     for cell in range(m.starts.size):
         for start in range(ends[cell], ends[cell + 1], _TILE):
             size = min(_TILE, ends[cell + 1] - start)
