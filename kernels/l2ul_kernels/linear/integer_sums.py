@@ -33,6 +33,7 @@ from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
 from l2ul_kernels.simd.gemm import gemm
+from l2ul_kernels.simd.views import borrow, vector
 from l2ul_kernels.threads import parallel_entry
 
 U = np.uint64
@@ -224,14 +225,14 @@ def _add_thirds(p: int, rows: int, memory: Any, sign: int, sums: Any, third: int
 def _add_block(p: int, rows: int, sign: int, terms: Any, sums: Any, memory: Any) -> None:
     """The terms of `rows` <= BLOCK rows that were collected in memory.factors and memory.values."""
     factors, values, held, scales = memory.factors, memory.values, memory.held, terms.scales
-    wide, tops = U(factors.shape[1]), tops_at(terms.classes)
+    wide, tops = factors.shape[1], tops_at(terms.classes)
     second = moments_at(p, terms.classes) + 2 * p
     z, y, weight, e, w, c = values[0], values[1], values[2], values[3], values[4], values[5]
     for i in range(U(rows)):  # the same for every row, so in vectors
         first, curvature, third = derivatives(terms.loss, z[i], y[i])
         e[i], w[i], c[i] = first * weight[i], curvature * weight[i], third * weight[i]
     for k in range(U(p + 3)):
-        for j in range(wide):
+        for j in range(U(wide)):
             held[k, j] = 0
     moments, gradient, largest = held[p], held[p + 1], held[p + 2]
     square = sign * scales[MOMENT]
@@ -239,7 +240,7 @@ def _add_block(p: int, rows: int, sign: int, terms: Any, sums: Any, memory: Any)
         add_counts((e[i], w[i], c[i]), weight[i], sign, terms.counted, scales, sums, tops, p)
         add_first(factors[i], wide, square, sign * e[i] * scales[FIRST], sign, largest, moments, gradient)
         if terms.order == 3:
-            write_pairs(factors[i], p, c[i] * scales[THIRD], memory.pairs[i], 0)
+            write_pairs(vector(factors, i * wide, wide + LINE), p, c[i] * scales[THIRD], memory.pairs[i], 0)
     for i in range(U(rows)):
         w[i] = sign * w[i] * scales[SECOND]
     _add_seconds(p, rows, factors, w, held)
@@ -256,7 +257,7 @@ def _add_block(p: int, rows: int, sign: int, terms: Any, sums: Any, memory: Any)
     if terms.order == 3:
         for i in range(rows):
             u = factors[i]
-            for j in range(wide):
+            for j in range(U(wide)):
                 u[j] = (u[j] * scales[COLUMN] + MAGIC) - MAGIC
         _add_thirds(p, rows, memory, sign, sums, second + pairs_of(p))
 
@@ -267,6 +268,7 @@ def add_rows(X: Any, y: Any, weights: Any, sign: int, terms: Any, sums: Any, mem
 
     Rows of weight 0 do not count; weights may be empty. Class counts are not touched if terms.classes is 0.
     """
+    terms, memory = borrow((terms, memory))
     p, rows, n, values = terms.anchor.size, 0, X.shape[0], memory.values
     for row in range(n):
         weight = weights[row] if weights.size else 1.0

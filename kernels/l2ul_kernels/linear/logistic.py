@@ -43,6 +43,7 @@ from l2ul_kernels.simd.columns import (
     width_of,
 )
 from l2ul_kernels.simd.rows import Rows, rows_of
+from l2ul_kernels.simd.views import borrow
 from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weights, check_xy, mirror, refuse_unusable
 
 #: Pairs between two calls of `progress`, for each thread.
@@ -99,6 +100,7 @@ def _fit_pair(pair: int, rows: Any, pairs: Any, rule: Any, work: Any, out: Any) 
 @kernel()
 def _fit_some(first: int, last: int, work: Any, rows: Any, pairs: Any, rule: Any, out: Any) -> None:
     """Fit the pairs first .. last - 1, one after the other."""
+    rows, pairs, work, out = borrow((rows, pairs, work, out))
     for pair in range(first, last):
         _fit_pair(pair, rows, pairs, rule, work, out)
 
@@ -155,16 +157,13 @@ class _Scratch(NamedTuple):
 
     ids: NDArray[np.int64]  # (TILE,)
     columns: Float  # (width, rows)
-    labels: Float  # (rows,), like the next three
-    z: Float  # scores
-    residual: Float
-    w: Float  # curvature
+    values: Float  # (4, rows) labels, scores, residuals, curvatures
     scaled: Float  # (3, CHUNK)
 
 
 def _scratch(d: int) -> _Scratch:
     rows = padded(TILE)
-    shapes = [(width_of(d + 1), rows), *4 * [(rows,)], (3, CHUNK)]
+    shapes = [(width_of(d + 1), rows), (4, rows), (3, CHUNK)]
     return _Scratch(np.zeros(TILE, np.int64), *map(aligned_zeros, shapes))
 
 
@@ -181,7 +180,9 @@ def _weigh(weight: Any, lo: int, n: int, last: int, values: Any) -> None:
 @kernel()
 def _sum_blocks(first: int, last: int, scratch: Any, rows: Any, theta: Any, along: Any, mode: int, out: Any) -> None:
     """Sums of the blocks first .. last - 1 at theta (width,), each into its own place of `out`."""
-    columns, labels, z, residual, w = scratch.columns, scratch.labels, scratch.z, scratch.residual, scratch.w
+    scratch, rows, out = borrow((scratch, rows, out))
+    columns, values = scratch.columns, scratch.values
+    labels, z, residual, w = values[0], values[1], values[2], values[3]
     n, total = len(rows.y), len(out.loss)
     for b in range(first, last):
         for lo in range(n * b // total, n * (b + 1) // total, TILE):

@@ -49,8 +49,15 @@ class Work(NamedTuple):
 def new_work(s: int, d: int, dtype: Any) -> Work:
     """Memory for subsets of s rows of d features."""
     width, rows = width_of(d + 1), padded(s)
-    shapes = [(width, rows), *6 * [(rows,)], *2 * [(3, CHUNK)], *2 * [(width, width)], *4 * [(width,)]]
-    return Work(*map(aligned_zeros, shapes, [dtype, *4 * [float], *3 * [dtype], *7 * [float]]))
+    return Work(
+        aligned_zeros((width, rows), dtype),
+        *aligned_zeros((4, rows)),
+        *aligned_zeros((2, rows), dtype),
+        aligned_zeros((3, CHUNK), dtype),
+        aligned_zeros((3, CHUNK)),
+        *aligned_zeros((2, width, width)),
+        *aligned_zeros((4, width)),
+    )
 
 
 @kernel(inline=True)

@@ -36,6 +36,7 @@ from l2ul_kernels.simd.columns import (
     width_of,
 )
 from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.simd.views import borrow
 from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weights, check_xy, refuse_unusable
 
 #: Pairs between two calls of `progress`, for each thread.
@@ -220,6 +221,7 @@ def minimise(work: Any, rule: Any, d: int, lo: int, hi: int) -> tuple[float, int
 @kernel()
 def _fit_some(first: int, last: int, work: Any, rows: Any, pairs: Any, rule: Any, out: Any) -> None:
     """Fit the pairs first .. last - 1, one after the other; out.theta (m, 2, C, d + 1)."""
+    rows, pairs, work, out = borrow((rows, pairs, work, out))
     s, d, theta, y = pairs.ids.shape[1], rows.d, work.theta, work.block.y
     for pair in range(first, last):
         gather(rows, pairs.ids[pair], work.block.columns)
@@ -283,6 +285,7 @@ def softmax_fit_pairs(
 @kernel()
 def _sum_blocks(first: int, last: int, scratch: Any, rows: Any, theta: Any, along: Any, mode: int, out: Any) -> None:
     """Sums of the blocks first .. last - 1 at theta (C, width), each into its own place of `out`."""
+    scratch, rows, out = borrow((scratch, rows, out))
     block, V = scratch.block, scratch.V
     n, total = len(rows.y), len(out.loss)
     for b in range(first, last):

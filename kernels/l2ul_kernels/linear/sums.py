@@ -64,7 +64,10 @@ def sum_rows(key: Any, sum_blocks: Any, make_scratch: Callable[[], Any], X: NDAr
     threads = 1 if n * p * p < SERIAL else min(numba.get_num_threads(), len(out.loss))
     scratch = [make_scratch() for _ in range(threads)]
     ensure_compiled(key, lambda: sum_blocks(0, 0, scratch[0], *what))
-    parallel_for(lambda first, last, t: sum_blocks(first, last, scratch[t], *what), len(out.loss), threads=threads)
+    if threads == 1:
+        sum_blocks(0, len(out.loss), scratch[0], *what)
+    else:
+        parallel_for(lambda first, last, t: sum_blocks(first, last, scratch[t], *what), len(out.loss), threads=threads)
     loss, vector, matrix = (part.sum(axis=0) for part in out)
     if np.isnan(loss) or np.isnan(out.vector).any():
         refuse_unusable(X, None)

@@ -24,7 +24,7 @@ from l2ul_kernels.mlp.lbfgs import Batches, Rule, batch_weights, load_model, pol
 from l2ul_kernels.mlp.model import Layout, check_data, check_theta, layout
 from l2ul_kernels.simd.elementwise import adam_all
 from l2ul_kernels.simd.rows import rows_of
-from l2ul_kernels.simd.views import vector
+from l2ul_kernels.simd.views import borrow, vector
 
 
 class PairFits(NamedTuple):
@@ -81,7 +81,8 @@ def _train(first: int, last: int, thread: int, scratch: Any, rows: Any, what: An
 
     memory = (3 padded lines of each thread, ids of a batch of each).
     """
-    vectors, picked = memory
+    scratch, rows, what, T = borrow((scratch, rows, what, T))
+    vectors, picked = borrow(memory)
     batches, padded = Batches(thread * what.orders[0].shape[1], what.orders[0].shape[1]), T.shape[2]
     for i in range(first, last):
         load_model(scratch, batches, rows, what.ids[i], picked[thread])

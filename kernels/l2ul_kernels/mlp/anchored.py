@@ -20,6 +20,7 @@ from l2ul_kernels.mlp.lbfgs import History, after_inverse, before_inverse
 from l2ul_kernels.mlp.model import Layout, check_data, check_ids, check_theta, layout, padded_sums, sums_of_items
 from l2ul_kernels.simd.gemm import gemm
 from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.simd.views import borrow
 
 #: Steps that the correction of H_D^-1 remembers.
 MEMORY = 8
@@ -47,6 +48,7 @@ class Steps(NamedTuple):
 @kernel()
 def _directions(first: int, last: int, thread: int, active: Any, steps: Any, inverse: Any, memory: Any) -> None:
     """q = -(corrected inverse Hessian) g for pairs active[first..last-1]; memory = scratch vectors of each thread."""
+    steps, memory = borrow((steps, memory))
     vectors, alphas = memory
     temp = vectors[thread : thread + 1]
     for k in range(first, last):

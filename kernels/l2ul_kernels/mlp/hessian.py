@@ -22,7 +22,7 @@ from l2ul_kernels.mlp.model import check_data, check_ids, check_theta, check_wei
 from l2ul_kernels.simd.elementwise import add_all, dot, fill, multiply_all, slope_all
 from l2ul_kernels.simd.gemm import MR, gemm
 from l2ul_kernels.simd.rows import rows_of
-from l2ul_kernels.simd.views import matrix, vector
+from l2ul_kernels.simd.views import borrow, matrix, vector
 from l2ul_kernels.validate import mirror
 
 #: Rows per block: long sums, because a block's Gram matrices are read and written once per block (tried 32 to 256).
@@ -114,6 +114,7 @@ def _add_block(block: Any, P: Any, work: Any, units: Any, cross: Any, head: Any)
 @kernel()
 def _hessian(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any, chunks: Any, out: Any) -> None:
     """Hessians of the chunks first .. last - 1."""
+    rows, out = borrow((rows, out))
     block, parameters = block_at(scratch, thread), parameters_of(P, 0, scratch.shape)
     work = _work_of(scratch, thread)
     for c in range(first, last):
@@ -229,6 +230,7 @@ def _add_product(block: Any, P: Any, V: Any, change: Any, G: Any) -> None:
 @kernel()
 def _hvp(first: int, last: int, thread: int, scratch: Any, rows: Any, points: Any, chunks: Any, out: Any) -> None:
     """out (chunks, padded): Hessians of the chunks first .. last - 1 at points[0] times points[1]."""
+    rows = borrow(rows)
     block, change, shape = block_at(scratch, thread), _changes_of(scratch, thread), scratch.shape
     P, V = parameters_of(points, 0, shape), parameters_of(points, points.shape[1], shape)
     for c in range(first, last):

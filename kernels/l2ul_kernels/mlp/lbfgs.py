@@ -20,7 +20,7 @@ from l2ul_kernels.mlp.block import block_at, new_scratch, parameters_of
 from l2ul_kernels.mlp.model import BLOCK, Layout
 from l2ul_kernels.simd.elementwise import add_all, dot
 from l2ul_kernels.simd.rows import Rows, rows_of
-from l2ul_kernels.simd.views import matrix, vector
+from l2ul_kernels.simd.views import borrow, matrix, vector
 
 #: Pairs of steps and gradient changes that the polish remembers.
 MEMORY = 20
@@ -209,6 +209,7 @@ def _state_size(padded: int) -> int:
 @kernel()
 def _polish(first: int, last: int, thread: int, scratch: Any, rows: Any, pairs: Any, rule: Any, out: Any) -> None:
     """Polish the pairs first .. last - 1; pairs = (ids (m, s), n_forget (m,), picked, memory of the threads)."""
+    scratch, rows, pairs, out = borrow((scratch, rows, pairs, out))
     ids, n_forget, picked, memory = pairs
     n, padded = ids.shape[1], out.T.shape[2]
     count = (n + scratch.shape.B - 1) // scratch.shape.B

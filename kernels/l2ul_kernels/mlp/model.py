@@ -20,6 +20,7 @@ from l2ul_kernels.codegen.pointers import call_at
 from l2ul_kernels.mlp.block import Shape, block_at, new_scratch, parameters_of
 from l2ul_kernels.simd.gemm import lanes
 from l2ul_kernels.simd.rows import Rows, rows_of
+from l2ul_kernels.simd.views import borrow
 
 #: Rows per block: the block, its transpose and the activations stay in the first two cache levels (tried 32 to 256).
 BLOCK = 64
@@ -186,6 +187,7 @@ class SumItems(NamedTuple):
 @kernel()
 def _sums(first: int, last: int, thread: int, scratch: Any, rows: Any, items: Any, want_loss: int) -> None:
     """Gradient sums and loss sums of the items first .. last - 1."""
+    rows, items = borrow((rows, items))
     block, shape, out, padded = block_at(scratch, thread), scratch.shape, items.out, items.P.shape[1]
     for i in range(first, last):
         start, end, vector, vectors, line = items.bounds[i]
@@ -282,6 +284,7 @@ def mlp_gradient(
 @kernel()
 def _logits(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any, out: Any) -> None:
     """out (n, o) = logits of the rows of the blocks first .. last - 1."""
+    rows, out = borrow((rows, out))
     block, parameters = block_at(scratch, thread), parameters_of(P, 0, scratch.shape)
     B, o = block.x.shape[0], out.shape[1]
     for k in range(first, last):

@@ -11,6 +11,7 @@ from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.sgd.minibatch import Engine, batch_sum
 from l2ul_kernels.simd.cholesky import dot
 from l2ul_kernels.simd.elementwise import adam_step
+from l2ul_kernels.simd.views import borrow
 
 #: Places of `counts`: exact steps, quasi-Newton steps, steps copied from the cache, pairs kept.
 EXACT, QUASI, COPIED, PAIRS = 0, 1, 2, 3
@@ -163,6 +164,8 @@ def replay(batches: Any, steps: Any, cached_run: Any, rule: Any, pairs: Any, wor
 
     work (5, size) is scratch. out = (counts, new cache).
     """
+    batches, steps, cached_run, rule, pairs = borrow((batches, steps, cached_run, rule, pairs))
+    work, u, out = borrow((work, u, out))
     E, starts, full, F, forget = batches
     order, rates, lam, centre = steps
     burn_in, period, limit, published, exact_hessian = rule
@@ -238,6 +241,7 @@ def train(batches: Any, steps: Any, extra: Any, adam: int, restart: int, u: Any,
 
     The gradient of batch b is full[b] times its sum. work (4, size) is scratch; the cache is filled if it has lines.
     """
+    batches, steps, extra, u, work, cache = borrow((batches, steps, extra, u, work, cache))
     E, starts, scales, F, _ = batches
     order, rates, lam, centre = steps
     W_out, G_out = cache

@@ -1,7 +1,7 @@
 """Minibatch gradient descent in compiled code: whole runs, and DeltaGrad's replays of them, as one call each.
 
 Works for logistic regression ("lr"; theta as in logistic.py and softmax.py), least squares ("squares", theta and labels
-as binary logistic regression) and the MLP ("mlp", theta as in mlp.py), in float64. A run is given as `ids`, the rows
+as binary logistic regression) and the MLP ("mlp", theta as in mlp/model), in float64. A run is given as `ids`, the rows
 batch by batch (None: as they lie), `starts` (batches + 1), and `order` (T,), the batch of every step. The objective is
 the mean loss of a batch + sum_k lam_k (theta_k - centre_k)^2 / 2. Results are bit-identical for any number of threads.
 """

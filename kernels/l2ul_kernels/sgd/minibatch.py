@@ -1,7 +1,7 @@
 """The gradient of one minibatch, for linear models and the MLP alike: what every compiled training loop is made of.
 
 Parameters are *padded* here. Linear models: one line of `width` numbers per output, [coef (d), intercept, zeros]; the
-MLP: see mlp_block. A batch is summed in chunks of CHUNK rows and the chunks are added in order, so that the sum does
+MLP: see mlp/block. A batch is summed in chunks of CHUNK rows and the chunks are added in order, so that the sum does
 not depend on the number of threads.
 """
 
@@ -33,13 +33,14 @@ from l2ul_kernels.simd.columns import (
 )
 from l2ul_kernels.simd.gemm import stay_one
 from l2ul_kernels.simd.rows import Rows
+from l2ul_kernels.simd.views import borrow
 
 LOGISTIC, SOFTMAX, SQUARES, MLP = 0, 1, 2, 3
 KINDS = ("lr", "squares", "mlp")
 
 #: Rows per chunk: some 15 us of a linear model's work, 60 us of the MLP's; starting threads takes about 5.
 CHUNK = 1024
-#: Rows that are transposed (linear models: as in _sums) or run through the MLP at a time.
+#: Rows that are transposed (linear models: as in linear/sums) or run through the MLP at a time.
 TILE = 128
 BLOCK = 64
 
@@ -161,6 +162,7 @@ def _chunks_at_once(E: Any, lo: int, hi: int, chunks: int, P: Any) -> None:
 @kernel()
 def _batch_sum(E: Any, lo: int, hi: int, P: Any, G: Any) -> None:
     """G (size,) = weighted sum of the gradients of the visits lo..hi at P (size,)."""
+    E, P, G = borrow((E, P, G))
     chunks, size = -(-(hi - lo) // CHUNK), len(P)
     if chunks > 1 and E.workers > 1:
         _chunks_at_once(E, lo, hi, chunks, P)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.mlp.model import output_errors
 from l2ul_kernels.simd.elementwise import adam_step
+from l2ul_kernels.simd.views import borrow
 
 
 class Net(NamedTuple):
@@ -88,7 +89,7 @@ def noise_rows(first: int, last: int, thread: int, X: Any, y: Any, net: Any, asc
     out = (scratch of the threads, losses (n, steps + 1)).
     """
     n, d = X.shape
-    memory, losses = out
+    net, (memory, losses) = borrow((net, out))
     part, steps = memory[thread], ascent.steps
     z, a, g, mean, square = part[0, : net.o], part[1, : net.h], part[2, :d], part[3, :d], part[4, :d]
     shrink, share = 2.0 * ascent.penalty / n, 1.0 / n

@@ -21,6 +21,7 @@ from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer, transpose
 from l2ul_kernels.codegen.pointers import prefetch
 from l2ul_kernels.codegen.twins import intrinsic, memory
+from l2ul_kernels.simd.elementwise import exp_negative
 
 #: Columns taken together: 3 x 3 sums fill the registers of AVX2 and came out fastest for 24 to 60 columns.
 BLOCK = 3
@@ -32,11 +33,6 @@ CHUNK = 1024
 AHEAD = 16
 
 _FLAGS = ("contract", "reassoc", "nsz")
-
-_LOG2E = 1.4426950408889634
-_LN2_HIGH = 6.93147180369123816490e-01  # few bits, so that its product with a small integer is exact
-_LN2_LOW = 1.90821492927058770002e-10
-_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
 
 
 def width_of(p: int) -> int:
@@ -213,30 +209,6 @@ def add_gram(columns: Any, w: Any, first: int, last: int, scaled: Any, out: Any)
     """
     for lo in range(first, last, CHUNK):
         _add_gram_chunk(columns, w, lo, min(lo + CHUNK, last), scaled, out)
-
-
-@kernel(fastmath=("contract",))
-def exp_negative(x: float) -> float:
-    """exp(x) for x <= 0 to about one unit of the last place (exp(-700) below -700), vectorising. NaN stays NaN."""
-    x = -700.0 if x < -700.0 else x
-    shifted = x * _LOG2E + _ROUND
-    k = shifted - _ROUND
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    q = 1.0 / 6227020800.0
-    q = q * r + 1.0 / 479001600.0
-    q = q * r + 1.0 / 39916800.0
-    q = q * r + 1.0 / 3628800.0
-    q = q * r + 1.0 / 362880.0
-    q = q * r + 1.0 / 40320.0
-    q = q * r + 1.0 / 5040.0
-    q = q * r + 1.0 / 720.0
-    q = q * r + 1.0 / 120.0
-    q = q * r + 1.0 / 24.0
-    q = q * r + 1.0 / 6.0
-    q = q * r + 0.5
-    q = q * r + 1.0
-    q = q * r + 1.0
-    return q * np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
 
 
 @kernel(fastmath=("contract",))

@@ -25,6 +25,10 @@ from l2ul_kernels.codegen.twins import intrinsic, memory
 
 Array = NDArray[Any]
 i8 = types.int64
+_LOG2E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01  # few bits, so that its product with a small integer is exact
+_LN2_LOW = 1.90821492927058770002e-10
+_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
 #: ln 2 in two parts; the first has so few bits that its product with any exponent is exact.
 _LOG2_HIGH, _LOG2_LOW = 0.693115234375, 3.19461849453094172321e-05
 
@@ -87,6 +91,30 @@ def _log1p(e: Emit, u: ir.Value) -> ir.Value:
     terms = 17 if e.itemsize == 8 else 8
     odd = _polynomial(e, e.b.fmul(s, s), [2 / (2 * i + 1) for i in range(terms + 1)])
     return e.b.fmul(odd, s)
+
+
+@kernel(fastmath=("contract",))
+def exp_negative(x: float) -> float:
+    """exp(x) for x <= 0 to about one unit of the last place (exp(-700) below -700), vectorising. NaN stays NaN."""
+    x = -700.0 if x < -700.0 else x
+    shifted = x * _LOG2E + _ROUND
+    k = shifted - _ROUND
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    q = 1.0 / 6227020800.0
+    q = q * r + 1.0 / 479001600.0
+    q = q * r + 1.0 / 39916800.0
+    q = q * r + 1.0 / 3628800.0
+    q = q * r + 1.0 / 362880.0
+    q = q * r + 1.0 / 40320.0
+    q = q * r + 1.0 / 5040.0
+    q = q * r + 1.0 / 720.0
+    q = q * r + 1.0 / 120.0
+    q = q * r + 1.0 / 24.0
+    q = q * r + 1.0 / 6.0
+    q = q * r + 0.5
+    q = q * r + 1.0
+    q = q * r + 1.0
+    return q * np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
 
 
 def _items(context: Any, builder: ir.IRBuilder, typ: Any, value: Any) -> ir.Value:

@@ -1,6 +1,7 @@
-"""Parts of flat scratch memory as arrays that do not count references: making one costs nothing, also in inner loops.
+"""Arrays that do not count references: naming one, or cutting it up, costs nothing, also in inner loops.
 
-Threads that cut up one array would otherwise all write to its one reference count. The caller keeps the memory alive.
+Otherwise each use of a named tuple's array writes to its reference count, at times from several threads. Whoever calls
+the kernel keeps the memory alive.
 """
 
 from __future__ import annotations
@@ -14,6 +15,28 @@ from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.llvm import I64, Emit, data_pointer
 from l2ul_kernels.codegen.twins import intrinsic
+
+
+def _forget_owners(context: Any, builder: ir.IRBuilder, kind: Any, value: ir.Value) -> ir.Value:
+    if isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value)
+        array.meminfo = ir.Constant(array.meminfo.type, None)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for i, part in enumerate(kind.types):
+            inner = _forget_owners(context, builder, part, builder.extract_value(value, i))
+            value = builder.insert_value(value, inner, i)
+    return value
+
+
+@intrinsic(twin=lambda what: what)
+def borrow(typingctx: Any, what: Any) -> Any:
+    """The same array or (named) tuple, with its arrays borrowed from the caller: they count no references."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        return _forget_owners(context, builder, signature.args[0], args[0])
+
+    return what(what), codegen
 
 
 def _view(kind: types.Array, context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from l2ul_fast.unlearner.heads.network import UnlearnNetwork
 from l2ul_fast.unlearner.pairs.features import class_shifts, pair_embeddings
 from l2ul_kernels import pack_cells, reference
+from l2ul_kernels.codegen.twins import COMPILED
 from l2ul_kernels.reference import network as reference_forward
 from l2ul_kernels.request.network import ALONE, FEW, DirectForward
 from l2ul_kernels.simd.rowsum import sum_rows
@@ -61,7 +62,7 @@ def test_a_read_only_store_will_do():
         np.testing.assert_array_equal(count_rows(packed, ids, 10, 4), reference.cell_counts(cells[ids], 4))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 if COMPILED else 3, deadline=None)
 @given(st.integers(0, 2**32), shapes, sizes, st.tuples(st.integers(1, 40), st.integers(1, 20)), st.integers(1, 33))
 def test_direct_forward_agrees_with_the_oracle(seed, shape, r, hidden, p):
     rng, cells, packed, w, theta, counts, forward = direct(seed, *shape, hidden, p, n=800)
@@ -103,7 +104,7 @@ def test_forgetting_keeps_the_base_as_if_computed_anew():
     np.testing.assert_allclose(forward._total, fresh._total, rtol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30 if COMPILED else 3, deadline=None)
 @given(st.integers(0, 2**32), shapes, st.sampled_from([1, 2, 4, 5, 60]), st.integers(1, 33))
 def test_a_move_is_a_forward_and_then_forgetting(seed, shape, r, p):
     rng, _, packed, _, _, _, forward = direct(seed, *shape, (20, 9), p, n=800)
