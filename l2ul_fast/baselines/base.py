@@ -1,4 +1,4 @@
-"""What every baseline has in common: prepare (untimed), unlearn (timed by the caller), state_bytes.
+"""Base class of the baselines: prepare (untimed), unlearn (timed by the caller), state_bytes.
 
 A method is prepared once on a table and a model and then answers requests. An answer leaves the method as it was,
 unless commit=True: then its state becomes that of the retained rows, and row numbers that left cannot be asked again.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,28 +22,9 @@ Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
-class Model(Protocol):
-    """What a baseline needs of A (LogisticModel, MLPModel)."""
-
-    name: str
-    d: int
-    n_classes: int
-    size: int
-
-    def data_gradient(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector: ...
-
-    def penalty_gradient(self, theta: Vector) -> Vector: ...
-
-    def hessian(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector: ...
-
-    def predict_proba(self, theta: Vector, X: ArrayLike) -> Vector: ...
-
-    def fit(self, rows: Any, start: ArrayLike | None = None, tol: float = 1e-10) -> Any: ...
-
-
 @dataclass
 class Answer:
-    """What a request came to: parameters (None for an ensemble), predictions (n, C) of rows, and facts by name."""
+    """Answer to a request: parameters (None for an ensemble), predictions (n, C) of rows, and facts by name."""
 
     theta: Vector | None
     predict_proba: Callable[[ArrayLike], Vector]

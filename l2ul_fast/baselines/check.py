@@ -103,13 +103,14 @@ class _Case:
         return ArrayTable(self.table.X.copy(), self.table.y.copy(), self.table.classes)
 
 
-def _refused(call: Callable[[], Any], word: str, what: str) -> Iterator[str]:
-    """A finding unless the call raises a UserError with this word."""
+def _refused(call: Callable[[], Any], what: str) -> Iterator[str]:
+    """A finding unless the call raises a UserError."""
     try:
         call()
-    except UserError as error:
-        if word not in str(error):
-            yield f'{what} is refused with "{error}", which does not say "{word}"'
+    except UserError:
+        return
+    except Exception as error:
+        yield f"{what} ends with {type(error).__name__} ({error}), not with a UserError"
     else:
         yield f"{what} is not refused"
 
@@ -119,7 +120,7 @@ def verbs(case: _Case) -> Iterator[str]:
     method = case.make()
     if not (isinstance(method.name, str) and method.name.strip("?")):
         yield f"the name is {method.name!r}"
-    yield from _refused(lambda: method.unlearn([0]), "prepared", "a request before prepare")
+    yield from _refused(lambda: method.unlearn([0]), "a request before prepare")
 
 
 def answers(case: _Case) -> Iterator[str]:
@@ -157,20 +158,19 @@ def order_of_rows(case: _Case) -> Iterator[str]:
 
 
 def refusals(case: _Case) -> Iterator[str]:
-    """Requests that make no sense are refused in one sentence."""
+    """Requests that make no sense are refused with a UserError."""
     n = len(case.table.X)
-    for rows, word, what in (
-        ([3, 3], "twice", "a row asked for twice"),
-        ([n], "not exist", "an unknown row"),
-        ([-1], "not exist", "a negative row number"),
-        (np.arange(n), "all rows", "a request for all rows"),
-        ([0.5], "row numbers", "a fraction"),
-        (np.zeros(n, bool), "row numbers", "a mask"),
-        ([[1, 2]], "row numbers", "a matrix"),
+    for rows, what in (
+        ([3, 3], "a row asked for twice"),
+        ([n], "an unknown row"),
+        ([-1], "a negative row number"),
+        (np.arange(n), "a request for all rows"),
+        ([0.5], "a fraction"),
+        ([[1, 2]], "a matrix"),
     ):
-        yield from _refused(lambda rows=rows: case.asked.unlearn(rows), word, what)  # type: ignore[misc]
+        yield from _refused(lambda rows=rows: case.asked.unlearn(rows), what)  # type: ignore[misc]
     hidden = case.prepared(case.table.without(case.forget))
-    yield from _refused(lambda: hidden.unlearn(case.forget[:1]), "not one of the rows", "a row hidden in the table")
+    yield from _refused(lambda: hidden.unlearn(case.forget[:1]), "a row hidden in the table")
 
 
 def copies(case: _Case) -> Iterator[str]:
@@ -197,7 +197,7 @@ def commits(case: _Case) -> Iterator[str]:
     committed = case.predict(method.unlearn(case.forget, commit=True))
     if not np.array_equal(committed, case.answer):
         yield "the committed answer is another one"
-    yield from _refused(lambda: method.unlearn(case.forget[:1]), "not one of the rows", "a row that left")
+    yield from _refused(lambda: method.unlearn(case.forget[:1]), "a row that left")
     if getattr(method, "n", left := case.table.n - len(case.forget)) != left:
         yield f"n is {method.n} when {left} rows are left"
     size = method.state_bytes()
@@ -246,7 +246,7 @@ def streams(case: _Case) -> Iterator[str]:
     """Rows are read from any table, block by block, or the method says in_memory and refuses other tables."""
     table = _Streamed(case.table)
     if getattr(case.make(), "in_memory", False):
-        yield from _refused(lambda: case.prepared(table), "in memory", "a table that is not in memory")
+        yield from _refused(lambda: case.prepared(table), "a table that is not in memory")
         return
     method = case.prepared(table)
     far = np.abs(case.predict(method.unlearn(case.forget, commit=True)) - case.answer).max()

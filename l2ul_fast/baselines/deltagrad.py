@@ -63,7 +63,7 @@ class DeltaGrad(Baseline):
         rows = row_order(table, self.seed)
         self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
         self.starts = edges(len(rows), self.recipe.batch)
-        self.order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
+        self.batch_order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
         self._options: dict[str, Any] = {
             "memory": self.memory,
             "burn_in": (80 if mlp else 20) if self.burn_in is None else self.burn_in,
@@ -74,7 +74,7 @@ class DeltaGrad(Baseline):
         self._descent = descent(self._deal.X, self._deal.y, self.model)
         start = self.recipe.start(self.model, self.seed)
         self.trace = self._descent.train(
-            start, None, self.starts, self.order, self.recipe.rate, weights=self._deal.weights, trace=True
+            start, None, self.starts, self.batch_order, self.recipe.rate, weights=self._deal.weights, trace=True
         )
         self.theta = self.trace.theta
 
@@ -92,7 +92,7 @@ class DeltaGrad(Baseline):
             places,
             None,
             self.starts,
-            self.order,
+            self.batch_order,
             self.recipe.rate,
             self._deal.weights,
             keep_trace=True,
@@ -110,8 +110,8 @@ class DeltaGrad(Baseline):
         """theta of the same run replayed with exact gradients throughout: what the answer approximates."""
         weights = self._deal.without(self._place[self._ids(forget)])
         start = self.recipe.start(self.model, self.seed)
-        return self._descent.train(start, None, self.starts, self.order, self.recipe.rate, weights=weights).theta
+        return self._descent.train(start, None, self.starts, self.batch_order, self.recipe.rate, weights=weights).theta
 
     def _arrays(self) -> list[NDArray[Any]]:
         kept: Trace = self.trace
-        return [kept.theta, kept.W, kept.G, *self._deal.arrays(), self.starts, self.order, self._place]
+        return [kept.theta, kept.W, kept.G, *self._deal.arrays(), self.starts, self.batch_order, self._place]

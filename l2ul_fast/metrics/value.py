@@ -56,7 +56,8 @@ Number = Value | float | None
 
 def number(x: Number) -> float | None:
     """The number in a Value, or the number itself."""
-    return x.value if isinstance(x, Value) else None if x is None else float(x)
+    found: float | None = getattr(x, "value", x)
+    return None if found is None else float(found)
 
 
 def measured(
@@ -76,7 +77,7 @@ def degenerate(reason: str, target: Number = None, nothing: Number = None) -> Va
 
 def first_degenerate(*values: Number) -> str | None:
     """Reason of the first degenerate one, if any."""
-    return next((v.degenerate for v in values if isinstance(v, Value) and v.degenerate), None)
+    return next(filter(None, (getattr(value, "degenerate", None) for value in values)), None)
 
 
 class Model(Protocol):

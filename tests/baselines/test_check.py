@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from baselines_data import KINDS, OPTIONS, blobs, made, problem, rho, table_of
+from baselines_data import KINDS, OPTIONS, blobs, made, problem, rho
 
 from l2ul_fast import metrics
 from l2ul_fast.baselines import METHODS, Nothing, Retrain
@@ -224,6 +224,23 @@ def test_files_give_what_arrays_give(name, file_rows):
             np.testing.assert_allclose(mine.theta, peer.unlearn(part, commit=True).theta, atol=1e-8)
 
 
-def test_features_of_model_and_table_must_agree():
+def test_refusals_say_what_is_wrong():
+    table, model = problem("lr")
+    with pytest.raises(UserError, match="prepared"):
+        Nothing().unlearn([1])
     with pytest.raises(UserError, match="features"):
-        METHODS["newton"]().prepare(table_of(*blobs(60, 3)), LogisticModel(5))
+        Nothing().prepare(table, LogisticModel(5))
+    method = made("nothing", table.without([17]), model)
+    for bad, message in (
+        ([3, 3], "row 3 is asked for twice"),
+        ([400], "row 400 does not exist"),
+        ([-1], "row -1 does not exist"),
+        ([17], "row 17 is not one of the rows"),
+        (table.without([17]).ids(), "all rows"),
+        ([0.5], "row numbers"),
+        (np.zeros(400, bool), "row numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            method.unlearn(bad)
+    with pytest.raises(UserError, match="in memory"):
+        METHODS["sisa"]().prepare(object(), model)

@@ -80,9 +80,9 @@ def test_it_trains_by_plain_gradient_descent_on_its_batches(kind):
     method = prepared(DeltaGrad(epochs=2, batch=100, rate=0.2), table, model, seed=3)
     assert method.starts.tolist() == [0, 100, 200, 300, 400, 403]
     where, rows = method._descent.pad.where, np.argsort(method._place)
-    assert sorted(method.order[:5].tolist()) == sorted(method.order[5:].tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(method.batch_order[:5].tolist()) == sorted(method.batch_order[5:].tolist()) == [0, 1, 2, 3, 4]
     theta = model.start(3) if kind == "mlp" else model.start()
-    for t, b in enumerate(method.order):
+    for t, b in enumerate(method.batch_order):
         part = rows[method.starts[b] : method.starts[b + 1]]
         np.testing.assert_allclose(method.trace.W[t, where], theta, atol=1e-12)
         gradient = model.data_gradient(theta, table.X[part], table.y[part])
@@ -91,7 +91,7 @@ def test_it_trains_by_plain_gradient_descent_on_its_batches(kind):
     np.testing.assert_allclose(method.theta, theta, atol=1e-12)
     # and the run that answers are compared with: the same batches, less the rows, means over those that stay
     theta = model.start(3) if kind == "mlp" else model.start()
-    for b in method.order:
+    for b in method.batch_order:
         part = np.setdiff1d(rows[method.starts[b] : method.starts[b + 1]], FORGET)
         theta = theta - 0.2 * model.gradient(theta, table.X[part], table.y[part])
     np.testing.assert_allclose(method.retrained(FORGET), theta, atol=1e-12)
@@ -101,7 +101,7 @@ def test_burn_in_begins_where_the_paths_part():
     """Before the first batch with a forgotten row nothing is computed; the published code counts from the start."""
     options = {"epochs": 3, "batch": 50, "rate": 0.2, "burn_in": 2, "period": 100}
     method = prepared(DeltaGrad(**options), *plain("lr"))
-    batch = int(method.order[6])
+    batch = int(method.batch_order[6])
     row = int(np.flatnonzero(method._place == method.starts[batch])[0])
     facts = method.unlearn([row]).facts
     assert facts["copied_steps"] == 6
@@ -174,11 +174,15 @@ def test_an_mlp_falls_back_to_exact_steps():
     assert free.unlearn(FORGET).facts["quasi_steps"] > 0 == tight.unlearn(FORGET).facts["quasi_steps"]
 
 
-def test_defaults():
-    for kind, burn_in in (("lr", 20), ("mlp", 80)):
-        method = prepared(DeltaGrad(), *plain(kind))
-        assert method._options["burn_in"] == burn_in
-        assert (method._options["memory"], method._options["period"]) == (2, 5)
-        assert method.recipe == Recipe(20, 16384, 0.1, adam=False, decay=False)
+@pytest.mark.parametrize(("kind", "burn_in"), [("lr", 20), ("mlp", 80)])
+def test_defaults(kind, burn_in):
+    """As published on large tables; small ones get smaller batches and more epochs."""
+    table, model = plain(kind)
+    method = prepared(DeltaGrad(), table, model)
+    assert method._options["burn_in"] == burn_in
+    assert (method._options["memory"], method._options["period"]) == (2, 5)
+    assert method.recipe == Recipe(50, 256, 0.1, adam=False, decay=False)
+    many = table_of(np.tile(table.X, (900, 1)), np.tile(table.y, 900))
+    assert prepared(DeltaGrad(epochs=1), many, model).recipe.batch == 16384
     with pytest.raises(UserError, match="memory"):
         DeltaGrad(memory=0)

@@ -10,7 +10,7 @@ from sources import TREES, is_alias
 FAST, KERNEL = ({k: tree for k, tree in TREES.items() if k.startswith(p)} for p in ("l2ul_fast/", "kernels/"))
 #: From left to right; a package imports what stands at its left, or beside it on the same line.
 LAYERS = """
-    errors files protocols plugins embedding
+    errors files protocols plugins workers embedding
     datasets tables
     models
     unlearner
@@ -28,22 +28,12 @@ ORDER = {name: place for place, line in enumerate(LAYERS.split("\n")) for name i
 #: What report may import: records and their values, nothing that measures.
 OF_REPORT = {"errors", "files", "measure", "report"}
 #: The case table runs on old commits: it imports names where every commit has them. perfcheck runs the case table.
-KEPT = {("cases", "experiments"), ("measure", "cases")}
+#: `workers_of` wraps a Dask client for rooms that know nothing of Dask.
+KEPT = {("cases", "experiments"), ("measure", "cases"), ("workers", "distributed")}
 #: Imports to the right that are to go: this list may only shrink.
-GOING = {
-    ("datasets", "measure"),
-    ("files", "datasets"),
-    ("report", "distributed"),
-    ("report", "experiments"),
-    ("report", "metrics"),
-    ("unlearner", "distributed"),
-}
+GOING = {("report", "experiments"), ("report", "metrics")}
 #: Imports of another package's private names that are to go.
-PRIVATE = {
-    "l2ul_fast.distributed.executor._common",
-    "l2ul_fast.distributed.executor._make_some",
-    "l2ul_kernels.mlp.plain._output_errors",
-}
+PRIVATE = {"l2ul_kernels.mlp.plain._output_errors"}
 #: Slow to import, or optional: at module level in these rooms only.
 ROOMS = {
     "torch": ("l2ul_fast/resnet/", "l2ul_fast/unlearner/heads/network.py"),
