@@ -169,7 +169,7 @@ def _run(
             with progress_bar() as progress:
                 summary = runner.measure_all(plan, run, jobs, progress)
         except KeyboardInterrupt:
-            words = shlex.join(["l2ul", *sys.argv[1:]])
+            words = shlex.join(["l2ul", *(word for word in sys.argv[1:] if word != "--overwrite")])
             stderr.print(f"stopped: {len(run.refresh()):,} records are kept in {run.path}; to go on: {words}")
             raise typer.Exit(130) from None
     _show(run, as_json, bool(missing))
