@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from l2ul_fast.datasets.file.hdf5 import open_dataset
-from l2ul_fast.datasets.file.layout import FORMAT, dataset_path, default_data_dir
+from l2ul_fast.datasets.file.layout import FORMAT, SUFFIXES, dataset_path, default_data_dir
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.registry import REGISTRY, DatasetInfo
 from l2ul_fast.datasets.text.csv import Layout, check_number, parse_text
@@ -102,7 +102,7 @@ def load_dataset_file(
     if path.suffix.lower() in (".h5", ".hdf5") and _is_dataset_file(path):
         with open_dataset(path) as data:
             columns = tuple(map(str, data.attrs.get("columns", ()))) or _numbered(data.d)
-            name = data.name if data.label == "own" else path.stem
+            name = path.name.removesuffix(SUFFIXES["own"]) if path.name.endswith(SUFFIXES["own"]) else path.stem
             return _entry(_checked_name(name, path), path, data.n, columns, data.source, path)
     name = Path(path.stem).stem if path.suffix.lower() in PACKED else path.stem
     return _made(_checked_name(name, path), path, _content(path), data_dir, codec, progress)
@@ -161,7 +161,10 @@ def _one_sentence(failed: str) -> Iterator[None]:
 def _checked_name(name: str, origin: Path) -> str:
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
     known = REGISTRY.get(name)
-    same = known is None or known.source_page == _page(origin) or known.path == origin.absolute()
+    same = known is None or (
+        known.path is not None
+        and (known.source_page in (_page(origin), _page(known.path)) or known.path == origin.absolute())
+    )
     if not name or name == "all" or not same:
         raise DataError(f"the dataset in {origin} cannot be called {name!r}, which is taken: give it another name")
     return name

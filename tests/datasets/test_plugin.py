@@ -97,6 +97,9 @@ def test_unchanged_content_is_not_written_again(tmp_path):
     assert load_dataset_file(path).n == get_info("mine").n == 301
     made = get_info("mine")
     assert load_dataset_file(made.path).name == "mine"  # our own file, under the name that it holds
+    registry.REGISTRY.pop("mine")
+    assert get_info("mine").n == 301  # in another process: by the file in the data folder
+    assert load_dataset_file(path).columns == made.columns
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.csv").write_text(CSV)
     with pytest.raises(DataError, match="which is taken"):
