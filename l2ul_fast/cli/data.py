@@ -161,17 +161,15 @@ def convert(
 ) -> None:
     """Turn original files, or data files of your own, into HDF5."""
     from l2ul_fast.datasets.plugin import is_data_file, load_dataset_file
+    from l2ul_fast.datasets.registry import get_info
     from l2ul_fast.datasets.text.convert import convert as convert_file
 
     with user_errors():
         for name in [word for given in names for word in ([given] if is_data_file(given) else _expand([given]))]:
             begin = time.perf_counter()
             with progress_bar(f"convert {name}") as progress:
-                if is_data_file(name):
-                    path = load_dataset_file(name, data_dir, codec, progress).path
-                    assert path is not None
-                else:
-                    path = convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
+                info = load_dataset_file(name, data_dir, codec, progress) if is_data_file(name) else get_info(name)
+                path = info.path or convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
             _report(path, time.perf_counter() - begin, as_json)
 
 

@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from l2ul_fast.datasets.file.hdf5 import open_dataset
-from l2ul_fast.datasets.file.layout import FORMAT, dataset_path, default_data_dir
+from l2ul_fast.datasets.file.layout import FORMAT, SUFFIXES, dataset_path, default_data_dir
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.registry import REGISTRY, DatasetInfo
 from l2ul_fast.datasets.text.csv import Layout, check_number, parse_text
@@ -102,7 +102,7 @@ def load_dataset_file(
     if path.suffix.lower() in (".h5", ".hdf5") and _is_dataset_file(path):
         with open_dataset(path) as data:
             columns = tuple(map(str, data.attrs.get("columns", ()))) or _numbered(data.d)
-            name = data.name if data.label == "own" else path.stem
+            name = path.name.removesuffix(SUFFIXES["own"]) if path.name.endswith(SUFFIXES["own"]) else path.stem
             return _entry(_checked_name(name, path), path, data.n, columns, data.source, path)
     name = Path(path.stem).stem if path.suffix.lower() in PACKED else path.stem
     return _made(_checked_name(name, path), path, _content(path), data_dir, codec, progress)
@@ -161,7 +161,10 @@ def _one_sentence(failed: str) -> Iterator[None]:
 def _checked_name(name: str, origin: Path) -> str:
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
     known = REGISTRY.get(name)
-    same = known is None or known.source_page == _page(origin) or known.path == origin.absolute()
+    same = known is None or (
+        known.path is not None
+        and (known.source_page in (_page(origin), _page(known.path)) or known.path == origin.absolute())
+    )
     if not name or name == "all" or not same:
         raise DataError(f"the dataset in {origin} cannot be called {name!r}, which is taken: give it another name")
     return name
@@ -221,13 +224,21 @@ def _classes(origin: Path, content: Content) -> tuple[int, dict[Any, int], list[
     if len(found) < 2:
         raise DataError(f"{origin} has rows of {len(found)} class{'es' * (not found)}, at least two are needed")
     try:
-        numbers = {label: int(float(label)) for label in found}
-        if all(float(label) == number for label, number in numbers.items()):
-            return n, numbers, []
-    except (ValueError, OverflowError):
-        pass
-    words = sorted(map(str, found))
-    return n, {label: words.index(str(label)) for label in found}, words
+        codes = {label: _whole(label) for label in sorted(found)}
+    except ValueError:
+        words = sorted(map(str, found))
+        return n, {label: words.index(str(label)) for label in found}, words
+    if len(set(codes.values())) < len(codes):
+        raise DataError(f"{origin} writes one class in two ways, such as 1 and 1.0: write it in one")
+    return n, codes, []
+
+
+def _whole(label: Any) -> int:
+    """A label as a whole number; ValueError if it is none."""
+    value = check_number(label.encode()) if isinstance(label, str) else label
+    if value != value // 1 or abs(value) >= 2**63:
+        raise ValueError(f"{label} is no whole number")
+    return int(value)
 
 
 def _labels(y: Any) -> np.ndarray:
@@ -299,16 +310,21 @@ def _csv(path: Path) -> Source:
     fields = [field.strip() for field in first.split(None if delimiter == " " else delimiter.encode())]
     if len(fields) < 2:
         raise DataError(f"{path} has one column: columns of numbers and, last, the class are needed")
-    header = not any(map(_is_number, fields[:-1]))
+    # names that are no numbers, or those that pandas gives columns without names
+    header = not any(map(_is_number, fields[:-1])) or (
+        len(fields) > 3 and fields == [b"%d" % j for j in range(len(fields))]
+    )
+    if header and not fields[0]:
+        raise DataError(f"{path}: the first column has no name, as an index has none: write the file without it")
     names = tuple(field.decode("utf-8-sig", "backslashreplace").strip('"') for field in fields[:-1])
 
     def blocks() -> Iterator[Block]:
         with text() as stream:
             if header:
                 stream.readline()
-            yield from parse_text(
-                stream, Layout(len(names), None, delimiter=delimiter), str(path), line=2 if header else 1
-            )
+            layout = Layout(len(names), None, delimiter=delimiter)
+            for X, labels in parse_text(stream, layout, str(path), line=2 if header else 1):
+                yield X, np.char.strip(labels, '"')
 
     return names if header else _numbered(len(names)), blocks
 
@@ -325,7 +341,8 @@ def _parquet(path: Path) -> Source:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
-    features = list(file.schema_arrow)[:-1]
+    names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # pandas' index
+    features = [file.schema_arrow.field(name) for name in names[:-1]]
     if not features:
         raise DataError(f"{path} has less than two columns: numbers and, last, the class are needed")
     for field in features:
@@ -334,8 +351,8 @@ def _parquet(path: Path) -> Source:
             raise DataError(f"{path}: column {field.name!r} holds {kind}, not numbers (the last column is the class)")
 
     def blocks() -> Iterator[Block]:
-        for batch in file.iter_batches(_ROWS):
-            *columns, last = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
+        for batch in file.iter_batches(_ROWS, columns=names):
+            *columns, last = (batch.column(name).to_numpy(zero_copy_only=False) for name in names)
             yield np.column_stack([_numbers(column, path) for column in columns]), _labels(last)
 
     return tuple(field.name for field in features), blocks

@@ -14,6 +14,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from l2ul_fast.datasets.file.layout import dataset_path, default_data_dir
 from l2ul_fast.errors import DataError
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
@@ -96,13 +97,20 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def get_info(name: str) -> DatasetInfo:
-    """The registry entry of a dataset; DataError for an unknown name."""
-    if name not in REGISTRY and name in installed():
-        from l2ul_fast.datasets.plugin import register_installed
+    """The registry entry of a dataset; DataError for an unknown name.
 
-        register_installed(installed()[name])
+    A user's own dataset is also found by its file in the data folder, an installed one by its entry point.
+    """
     if name not in REGISTRY:
-        raise DataError(f"there is no dataset {name!r}: choose one of {', '.join(dataset_names())}")
+        from l2ul_fast.datasets import plugin
+
+        own = dataset_path(default_data_dir(), name, "own")
+        if own.is_file():
+            plugin.load_dataset_file(own)
+        elif name in installed():
+            plugin.register_installed(installed()[name])
+        else:
+            raise DataError(f"there is no dataset {name!r}: choose one of {', '.join(dataset_names())}")
     return REGISTRY[name]
 
 

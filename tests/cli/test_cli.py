@@ -86,8 +86,8 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so(run_python):
     out = run_python(
         """
 import sys; sys.modules["faiss"] = None
-from l2ul_fast.experiments.kernels import measure_cell
-from l2ul_fast.report.kernels import notes
+from l2ul_fast.experiments.speed.kernels import measure_cell
+from l2ul_fast.report.figures.kernels import notes
 records = list(measure_cell(3, 4, 1, 1, 0.001, ["faiss", "numpy GEMM+argmin"]))
 print([r["status"] for r in records if r["method"] == "faiss"], notes(records))
 """

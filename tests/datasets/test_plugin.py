@@ -52,6 +52,7 @@ class Dataset:
 FILES = {
     "plain.csv": lambda path: path.write_text(CSV),
     "header.csv": lambda path: path.write_text('"a", b,c,class\n' + CSV),
+    "pandas.csv": lambda path: path.write_text("0,1,2,3\n" + CSV.replace("yes", '"yes"')),
     "tabs.tsv": lambda path: path.write_text("a\tb\tc\tclass\n" + CSV.replace(",", "\t")),
     "packed.csv.gz": lambda path: path.write_bytes(gzip.compress(CSV.encode())),
     "table.parquet": parquet,
@@ -97,6 +98,9 @@ def test_unchanged_content_is_not_written_again(tmp_path):
     assert load_dataset_file(path).n == get_info("mine").n == 301
     made = get_info("mine")
     assert load_dataset_file(made.path).name == "mine"  # our own file, under the name that it holds
+    registry.REGISTRY.pop("mine")
+    assert get_info("mine").n == 301  # in another process: by the file in the data folder
+    assert load_dataset_file(path).columns == made.columns
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.csv").write_text(CSV)
     with pytest.raises(DataError, match="which is taken"):
@@ -111,6 +115,8 @@ def test_unchanged_content_is_not_written_again(tmp_path):
         (["1", "2", "2", "1"], [1, 2]),
         ([True, False, True, True], [0, 1]),
         ([0.5, 1.5, 0.5, 0.5], [0, 1]),
+        (["1_0", "10", "10", "1_0"], [0, 1]),
+        ([2**53, 2**53 + 1, 2**53, 2**53], [2**53, 2**53 + 1]),
     ],
 )
 def test_whole_numbers_stay_what_they_are(tmp_path, labels, classes):
@@ -158,6 +164,8 @@ BAD = {
     "short.csv": ("1,2,a\n1,b\n", "line 2 is damaged: it has 2 fields instead of 3"),
     "same.csv": ("1,2,a\n2,3,a\n", "has rows of 1 class, at least two"),
     "noclass.csv": ("1,2,a\n2,3,\n", "line 2 is damaged: it has no class"),
+    "index.csv": (",a,class\n0,1,u\n1,2,v\n", "the first column has no name"),
+    "twice.csv": ("1,2,1\n2,3,1.0\n4,5,0\n", "writes one class in two ways"),
     "many.csv": ("".join(f"1,{k}.5\n" for k in range(300)), "more than 255 classes"),
     "text.h5": ("hello", "not an HDF5 file"),
     "text.npz": ("hello", "text.npz cannot be read"),
@@ -190,6 +198,16 @@ def test_bad_files_are_one_sentence(tmp_path, file):
     assert "\n" not in str(caught.value)
     assert dataset_names() == names
     assert not list((tmp_path / "data").glob("*")) if (tmp_path / "data").exists() else True
+
+
+def test_the_index_of_a_pandas_table_is_no_class(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=list("abc")).assign(label=WORDS).iloc[::-1]
+    frame.to_parquet(tmp_path / "frame.parquet")
+    info = load_dataset_file(tmp_path / "frame.parquet")
+    assert info.columns == ("a", "b", "c")
+    with open_dataset(info.path) as data:
+        np.testing.assert_array_equal(data.read(0, 300)[1], Y[::-1])
 
 
 def test_bad_columns_of_tables(tmp_path):

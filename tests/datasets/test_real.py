@@ -45,7 +45,7 @@ def test_complete_sets(name, data_dir):
 def test_subsets(name, data_dir):
     path = convert(name, data_dir=data_dir)
     with open_dataset(path) as data:
-        assert (data.label, data.is_subset) == ("subset", True)
+        assert data.label == "subset"
         assert tuple(data.class_counts) == SUBSETS[name]
         assert data.n == sum(SUBSETS[name]) < data.attrs["original_rows"] == REGISTRY[name].n
     assert verify(path) == []

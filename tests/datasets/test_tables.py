@@ -233,21 +233,6 @@ def test_digests_tell_rows_apart(dtype):
     assert store.digests[4] == store.digests[5] == 0
 
 
-def test_a_damaged_row_is_refused_by_the_mapped_store(tmp_path):
-    write(tmp_path / "a.h5", 300)
-    with open_dataset(tmp_path / "a.h5") as data:
-        place = data.X.id.get_chunk_info(2).byte_offset + 5
-    with open(tmp_path / "a.h5", "r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 64]))
-    store = FileStore(FileTable(tmp_path / "a.h5", "all"))
-    store.fetch(np.array([0, 127]))
-    with pytest.raises(DataError, match=r"damaged in rows 128\.\.191"):
-        store.fetch(np.array([0, 130]))
-
-
 def test_arrays_are_not_copied():
     X, y = np.zeros((250, 2)), np.zeros(250, np.uint8)
     table = ArrayTable(X, y, [0, 1])
