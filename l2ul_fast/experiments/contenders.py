@@ -246,7 +246,6 @@ class Unlearner(Contender):
     def time_requests(self, ids: Ids, fresh: Callable[[], Ids], known: float) -> list[float]:
         """Requests one after the other, each of other rows, and of all of them: rows that have left come back first."""
         scratch = self._scratch
-        touch_pages(scratch.u.store.X, scratch.u.store.y, scratch.u.status)  # type: ignore[attr-defined] # arrays
         seconds: list[float] = []
         while not seconds or (len(seconds) < REPEATS and sum(seconds) < LONGEST):
             ids = fresh()
@@ -317,12 +316,6 @@ def erased_seconds(method: Contender, ids: Ids, answer: Answer, answer_seconds: 
 def contender(name: str, m: int | None = None) -> Contender:
     """By its name in a table. m: training pairs of L2UL."""
     return Unlearner(name, m) if name in HEADS else Contender(name)
-
-
-def touch_pages(*arrays: NDArray[Any]) -> None:
-    """Read one number of every page: cold pages cost 150 us per request at 8.8 M rows, touched ones 21 us."""
-    for array in arrays:
-        array.reshape(-1).view(np.uint8)[::4096].sum()
 
 
 def _warm(call: Callable[[], object]) -> float:
