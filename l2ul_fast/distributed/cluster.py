@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -197,30 +197,6 @@ def _read_nothing() -> None:
 # Tasks ---------------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _cancelled_on_error(futures: Sequence[Any]) -> Iterator[None]:
-    """Cancel what is not done when the block ends early (an error, Ctrl-C); say in one sentence what went wrong.
-
-    By letting go of the futures: the scheduler drops tasks that nobody wants. `Client.cancel` would trip over tasks
-    that depend on each other (an assertion in the scheduler ends the client's connection).
-    """
-    from distributed import CancelledError, KilledWorker
-
-    try:
-        yield
-    except BaseException as error:
-        for future in futures:
-            with contextlib.suppress(Exception):
-                future.release()
-        if isinstance(error, KilledWorker):
-            raise UserError(
-                "several workers died one after the other in the same task: look at their logs (out of memory?)"
-            ) from None
-        if isinstance(error, CancelledError):
-            raise UserError("the scheduler dropped the work: were all workers lost at once?") from None
-        raise
-
-
 def run_tasks(
     client: Any, function: Callable[..., Any], items: Iterable[Any], held: Any = None
 ) -> Iterator[tuple[int, Any]]:
@@ -230,7 +206,7 @@ def run_tasks(
     a worker once. `function` must be importable there and depend on its arguments only: what a dead worker had not
     handed on is computed again elsewhere. Leaving the loop early cancels the rest.
     """
-    from distributed import Future, as_completed
+    from distributed import CancelledError, Future, KilledWorker, as_completed
 
     todo, name = list(items), uuid.uuid4().hex[:12]  # a name: earlier results must not be taken for these
     if held is not None and not isinstance(held, Future):
@@ -239,11 +215,22 @@ def run_tasks(
     keys = [f"l2ul-{name}-{i}" for i in range(len(todo))]
     futures = client.map(_alone, todo, function=function, held=held, key=keys, pure=False)
     numbers = {key: i for i, key in enumerate(keys)}
-    with _cancelled_on_error([*futures, *([] if held is None else [held])]):
+    try:
         for future in as_completed(futures, client.loop):
             result = future.result()
             future.release()
             yield numbers[future.key], result
+    except KilledWorker:
+        raise UserError(
+            "several workers died one after the other in the same task: look at their logs (out of memory?)"
+        ) from None
+    except CancelledError:
+        raise UserError("the scheduler dropped the work: were all workers lost at once?") from None
+    finally:
+        # the scheduler drops tasks that nobody wants; `Client.cancel` would trip over tasks that depend on each other
+        for future in (*futures, held):
+            with contextlib.suppress(Exception):
+                future.release()
 
 
 def _same(held: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import registry
 from l2ul_fast.experiments.registry import Context, Experiment, Job
+from l2ul_fast.measure.environment import StealMeter
 from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate, write_atomic
 
 Progress = Callable[[str, int, int], None]
@@ -101,11 +102,6 @@ def context_of(experiment: Experiment, options: Options, threads: int, folder: P
         raw_dir=None if options.raw_dir is None else Path(options.raw_dir),
         folder=folder,
     )
-
-
-class StealMeter:
-    def share(self) -> float | None:
-        return None
 
 
 def known_methods(experiments: list[Experiment]) -> tuple[str, ...]:

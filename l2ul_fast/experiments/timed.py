@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from l2ul_fast.baselines import Answer, make
 from l2ul_fast.baselines.base import Ids, Vector
@@ -153,8 +152,6 @@ class TimedL2UL(TimedMethod):
     def time_requests(self, ids: Ids, fresh: Callable[[], Ids], known: float) -> list[float]:
         """Requests one after the other, each of other rows, and of all of them: rows that have left come back first."""
         scratch = self.method.scratch
-        store: Any = scratch.u.store  # of arrays
-        touch_pages(store.X, store.y, scratch.u.status)
         seconds: list[float] = []
         while not seconds or (len(seconds) < REPEATS and sum(seconds) < LONGEST):
             ids = fresh()
@@ -219,12 +216,6 @@ def erased_seconds(method: TimedMethod, ids: Ids, answer: Answer, answer_seconds
 def timed(name: str, m: int | None = None) -> TimedMethod:
     """The method of this name. m: training pairs of L2UL's heads that learn from them."""
     return TimedL2UL(name, m) if name in HEADS else TimedMethod(name)
-
-
-def touch_pages(*arrays: NDArray[Any]) -> None:
-    """Read one number of every page: cold pages cost 150 us per request at 8.8 M rows, touched ones 21 us."""
-    for array in arrays:
-        array.reshape(-1).view(np.uint8)[::4096].sum()
 
 
 def _warm(call: Callable[[], object]) -> float:

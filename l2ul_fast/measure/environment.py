@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -59,6 +60,32 @@ def git_sha() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return sha + ("+" if changed else "")
+
+
+def steal() -> tuple[float, float] | None:
+    """(seconds for which the host kept this machine's cores from running, seconds of all cores) since its start, or
+    None where the system does not say: only Linux does, and a machine that is not virtual has none stolen."""
+    try:
+        line = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
+    except OSError:
+        return None
+    ticks = [int(word) for word in line.split()[1:9]]  # guests' time, which follows, is counted among users' too
+    return ticks[7] / os.sysconf("SC_CLK_TCK"), sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+class StealMeter:
+    """The share of all cores' time that the host took since the meter was made, or was asked last."""
+
+    def __init__(self) -> None:
+        self._last = steal()
+
+    def share(self) -> float | None:
+        """From 0 to 1; None where the system does not say."""
+        before, self._last = self._last, steal()
+        if before is None or self._last is None:
+            return None
+        stolen, whole = (now - then for now, then in zip(self._last, before, strict=True))
+        return stolen / whole if whole > 0 else 0.0
 
 
 def versions() -> dict[str, str | None]:

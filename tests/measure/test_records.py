@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.measure import environment
 from l2ul_fast.measure.records import (
     FIELDS,
     IDENTITY,
@@ -22,7 +23,7 @@ from l2ul_fast.measure.records import (
     validate,
     write_atomic,
 )
-from l2ul_fast.measure.timing import Times, gain, interleave, stolen_seconds
+from l2ul_fast.measure.timing import Times, interleave
 from l2ul_fast.report.readme import PARTS, replace_part
 
 ROOT = Path(__file__).parents[2]
@@ -89,8 +90,20 @@ def test_candidates_take_turns_in_another_order_every_round():
     assert slow["slow"].median > 0.01 > slow["quick"].median
     assert Times([1.0, 2.0, 3.0]).median == 2
     assert Times([2.0, 2.0, 2.0]).spread == 0
-    assert gain(Times([2.0, 20.0, 3.0]), Times([1.0, 10.0, 1.0])) == 2
-    assert 0 <= stolen_seconds() < 1e9
+
+
+def test_the_share_that_was_stolen_is_of_the_interval(monkeypatch, tmp_path):
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(environment, "Path", lambda path: stat)
+    stat.write_text("cpu  100 0 50 800 0 0 0 50 7 0\ncpu0 1 1\n")
+    meter = environment.StealMeter()
+    stat.write_text("cpu  160 0 60 810 0 0 0 70 9 0\n")
+    assert meter.share() == pytest.approx(20 / 100)
+    assert meter.share() == 0.0  # nothing since
+    stat.unlink()
+    assert meter.share() is None
+    monkeypatch.undo()
+    assert environment.StealMeter().share() in (None, pytest.approx(0.5, abs=0.5))
 
 
 def test_readme_says_what_the_records_say():

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_kernels.codegen.jit import ensure_compiled
 
 Ids = NDArray[np.int64]
 #: The rows themselves, or a function that reads rows by their numbers.
@@ -22,8 +20,6 @@ ROBUST = {RANDOM: 0.4, CLASS: 0.2, CLUSTER: 0.2, HALF_SPACE: 0.2}
 FULL = {RANDOM: 0.5, CLASS: 0.25, CLUSTER: 0.25}
 #: Neighbours of a row are looked for among this many rows, or 10 times as many as are wanted.
 POOL = 50_000
-#: Classes up to this many are counted one by one.
-FEW_CLASSES = 16
 #: Draws of a pair before a class that is not in it counts as too rare.
 TRIES = 20
 
@@ -43,15 +39,8 @@ def _labels(y: ArrayLike, n: int) -> NDArray[Any]:
 def _class_sizes(y: NDArray[Any]) -> Ids:
     """(C,) rows of every class. In pieces: bincount makes an int64 copy of its input, eight times a table's labels."""
     sizes = np.zeros(int(y.max(initial=0)) + 1, np.int64)
-    if y.dtype == np.uint8 and len(sizes) == 2:  # zeros and ones: as truth values they are counted in no time
-        ones = np.count_nonzero(y.view(bool))
-        return np.array([len(y) - ones, ones], np.int64)
     for start in range(0, len(y), 1 << 16):
-        part = y[start : start + (1 << 16)]
-        if len(sizes) <= FEW_CLASSES:  # vectors of comparisons
-            sizes += [np.count_nonzero(part == c) for c in range(len(sizes))]
-        else:
-            sizes += np.bincount(part, minlength=len(sizes))
+        sizes += np.bincount(y[start : start + (1 << 16)].astype(np.int64), minlength=len(sizes))
     return sizes
 
 
@@ -115,7 +104,9 @@ class PairPlan(NamedTuple):
                 first = _forget_places(kind, most, visible[out], y, X, rng)
                 r = len(first)
                 out[:r], out[r:] = out[first], np.delete(out, first)
-            if has_classes(visible, out[r:], y, self.class_sizes):
+            seen = self.class_sizes == 0
+            seen[y[visible[out[r:]]]] = True
+            if seen.all():
                 return r
         rare = int(np.where(self.class_sizes > 0, self.class_sizes, self.n + 1).argmin())
         raise UserError(f"class {rare} is too rare for pairs of s={self.s} rows: raise s, or leave that class out")
@@ -160,27 +151,6 @@ def draw_pairs(
     ids, everything = np.empty((m, s), np.int64), np.arange(n)
     n_forget = [plan.draw(i, y, X, everything, ids[i]) for i in range(m)]
     return ids, np.array(n_forget, np.int64), plan.kinds
-
-
-def has_classes(visible: Ids, places: Ids, y: NDArray[Any], class_sizes: Ids) -> bool:
-    """Whether the rows visible[places] have labels of every class that has any rows."""
-    seen = class_sizes == 0
-    key = ("classes", y.dtype, y.flags.writeable)
-    ensure_compiled(key, lambda: _see(visible, places[:0], y, 1, seen))
-    return bool(_see(visible, places, y, np.count_nonzero(class_sizes), seen))
-
-
-@numba.njit(nogil=True, cache=True)
-def _see(visible, places, y, left, seen):  # type: ignore[no-untyped-def]
-    """Whether `left` labels that are not `seen` (C,) are among y[visible[places]]; marks those that are."""
-    for place in places:  # a few rows show the classes that are not rare
-        label = y[visible[place]]
-        if not seen[label]:
-            seen[label] = True
-            left -= 1
-            if left == 0:
-                break
-    return left == 0
 
 
 def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Generator) -> Ids:

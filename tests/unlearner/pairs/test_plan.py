@@ -17,7 +17,6 @@ from l2ul_fast.unlearner.pairs.plan import (
     _class_sizes,
     draw_forget_sets,
     draw_pairs,
-    has_classes,
     log_uniform,
     plan_pairs,
     request,
@@ -169,20 +168,6 @@ def test_bad_draws_are_one_sentence():
     for text, call in cases:
         with pytest.raises(UserError, match=text):
             call()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 12), st.sampled_from([np.uint8, np.int64]))
-def test_pairs_without_a_class_are_found(seed, classes, s, dtype):
-    rng = np.random.default_rng(seed)
-    y = rng.choice(classes, 90, p=rng.dirichlet(np.ones(classes))).astype(dtype)
-    visible = np.sort(rng.choice(90, 40, replace=False))
-    if rng.integers(2):
-        y.flags.writeable = False  # as the labels that a worker gets
-    sizes = _class_sizes(y[visible])
-    there = set(y[visible])
-    for places in rng.integers(0, 40, (20, s)):
-        assert has_classes(visible, places, y, sizes) == (there <= set(y[visible[places]]))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 16, 17, 200])
