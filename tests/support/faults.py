@@ -29,6 +29,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from hypothesis import strategies as st
 
 BY_PATH = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "truncate", "link", "symlink")
 BY_DESCRIPTOR = ("write", "pwrite", "writev", "fsync", "fdatasync", "ftruncate")
@@ -263,6 +264,22 @@ def _child(action: str, directory: str, stop_at: str) -> None:
     function = getattr(import_module(module), name)
     with Faults(Path(directory), int(stop_at), kill=True):
         function(Path(directory))
+
+
+def damage(path: Path, data) -> None:
+    """Change some bytes of a file as hypothesis' `data` draws it: a bit, a byte, the end, or more bytes."""
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    kind = data.draw(st.sampled_from(["flip", "byte", "cut", "insert"]))
+    if kind == "flip":
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "byte":
+        content[place] = data.draw(st.integers(0, 255))
+    elif kind == "cut":
+        del content[place:]
+    else:
+        content[place:place] = data.draw(st.binary(min_size=1, max_size=9))
+    path.write_bytes(content)
 
 
 def row_patterns(row, packed=None, values: bool = True) -> dict[str, bytes]:

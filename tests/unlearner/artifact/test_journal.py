@@ -11,7 +11,7 @@ import sys
 import faults
 import numpy as np
 import pytest
-from faults import Faults, crash_points, error_points, kill_at, traces
+from faults import Faults, crash_points, damage, error_points, kill_at, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_directory import CarelessOs
@@ -473,18 +473,7 @@ def test_damaged_bytes_never_load_as_something_else(tmp_path_factory, deferred, 
     directory = shutil.copytree(deferred, tmp_path_factory.mktemp("damaged") / "a")
     names = sorted(p.name for p in directory.iterdir() if p.stat().st_size)
     path = directory / data.draw(st.sampled_from([*names, JOURNAL, JOURNAL]))
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    kind = data.draw(st.sampled_from(["flip", "byte", "cut", "insert"]))
-    if kind == "flip":
-        content[place] ^= 1 << data.draw(st.integers(0, 7))
-    elif kind == "byte":
-        content[place] = data.draw(st.integers(0, 255))
-    elif kind == "cut":
-        del content[place:]
-    else:
-        content[place:place] = data.draw(st.binary(min_size=1, max_size=9))
-    path.write_bytes(content)
+    damage(path, data)
     for memory_map in (False, True):
         try:
             load_artifact(directory, memory_map=memory_map)
