@@ -56,7 +56,7 @@ Number = Value | float | None
 
 def number(x: Number) -> float | None:
     """The number in a Value, or the number itself."""
-    found: float | None = getattr(x, "value", x)
+    found: Any = getattr(x, "value", x)
     return None if found is None else float(found)
 
 
