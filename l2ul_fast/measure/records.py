@@ -1,48 +1,224 @@
-"""Measured results on disk: one JSON object per line, appended and flushed, so that a killed run loses nothing.
+"""Records of a run on disk, and the one definition of their fields.
 
-results/<run>/records.jsonl   one line per measured cell
+results/<run>/records.jsonl   one JSON object per measured cell, appended and flushed
 results/<run>/run.json        the environment it was measured in
+results/<run>/records.lock    held by the process that writes
 
-Files of older versions are never rewritten: whoever shows or compares records reads them through `upgrade`.
+FIELDS says what each field means; the identity fields tell cells apart, for resuming, comparing and reproducing alike.
+An experiment adds fields of its own in its declaration. Files of older versions are never rewritten: readers pass every
+record through `upgrade`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
 
 Record = dict[str, Any]
+Cell = Mapping[str, Any]
+SCHEMA = 2
+
+Text, Number, Whole, Truth = (str,), (int, float), (int,), (bool,)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record.
+
+    role: "identity" (which cell), "repeat" (which repetition of the cell), "metric" (how well) or "info".
+    better: "lower" or "higher" of a metric. Every metric may be None: not measured, or without meaning there.
+    """
+
+    types: tuple[type, ...]
+    help: str
+    unit: str = ""
+    role: str = "info"
+    better: str = ""
+
+
+def identity(types: tuple[type, ...], help: str, unit: str = "") -> Field:
+    """A field that tells cells apart; None where a cell has no such thing."""
+    return Field(types, help, unit, "identity")
+
+
+def metric(help: str, unit: str = "", better: str = "lower") -> Field:
+    """A number that says how well."""
+    return Field(Number, help, unit, "metric", better)
+
+
+def info(help: str, types: tuple[type, ...] = Number, unit: str = "") -> Field:
+    """A field that neither identifies nor judges."""
+    return Field(types, help, unit)
+
+
+FIELDS: dict[str, Field] = {
+    "experiment": identity(Text, "name of the experiment"),
+    "dataset": identity(Text, "name of the dataset"),
+    "source": identity(Text, "real, subset or stand-in (of older records), own:<sha256>, or what made synthetic rows"),
+    "n": identity(Whole, "training rows", "rows"),
+    "d": identity(Whole, "features"),
+    "model": identity(Text, "lr, mlp or the network's name"),
+    "method": identity(Text, "method, head or candidate"),
+    "task": identity(Text, "what is timed, where a method does several things"),
+    "request": identity(Text, "which rows are asked for: random, one class, one cluster, half-space, ..."),
+    "r": identity(Whole, "rows really forgotten", "rows"),
+    "rtol": identity(Number, "accuracy that the request asks for"),
+    "order": identity(Whole, "order of the expansion"),
+    "parameter": identity(Text, "the parameter that is varied"),
+    "value": identity(Number, "its value"),
+    "psi": identity(Whole, "seeds per partition"),
+    "t": identity(Whole, "partitions"),
+    "s": identity(Whole, "rows per training pair", "rows"),
+    "m": identity(Whole, "training pairs"),
+    "k": identity(Whole, "number of subsets that hold a row, at least"),
+    "requests": identity(Whole, "requests answered so far, or asked in a row"),
+    "contaminated": identity(Whole, "rows that were contaminated", "rows"),
+    "check": identity(Text, "what is compared"),
+    "attack": identity(Text, "how rows are sought"),
+    "scene": identity(Text, "what the attacker holds"),
+    "block": identity(Whole, "which stretch of a long stream of requests"),
+    "workers": identity(Whole, "processes of a cluster"),
+    "shards": identity(Whole, "files"),
+    "leaves": identity(Whole, "tasks of the first level"),
+    "dtype": identity(Text, "type of the rows"),
+    "scope": identity(Text, "forgotten classes or rows of a network"),
+    "width": identity(Whole, "width of a network"),
+    "epochs": identity(Whole, "epochs of training"),
+    "threads": identity(Whole, "thread budget of the process"),
+    "profile": identity(Text, "sizes: tiny, quick, paper or full"),
+    "seed": Field(Whole, "seed of models and requests", role="repeat"),
+    "repeat": Field(Whole, "number of the repetition: other rows of the same sort", role="repeat"),
+    # how well
+    "answer_seconds": metric("time of one request, median of `repeats`", "s"),
+    "unlearn_seconds": metric("another name of answer_seconds", "s"),
+    "erased_seconds": metric("time until nothing that is kept gives the rows back; None: never", "s"),
+    "refresh_seconds": metric("time of refresh", "s"),
+    "prepare_seconds": metric("time of the preparation", "s"),
+    "seconds": metric("time of one call, median of `repeats`", "s"),
+    "rho": metric("distance to the retrained parameters; doing nothing is 1, None for ensembles"),
+    "disagreement": metric("share of test rows that the retrained model answers otherwise"),
+    "accuracy": metric("share of test rows answered rightly", better="higher"),
+    "forget_accuracy": info("share of forgotten rows answered rightly; Retrain's is the target"),
+    "state_bytes": metric("memory kept between requests, the rows left out", "bytes"),
+    "rows_per_second": metric("throughput", "rows/s", "higher"),
+    # what else is known
+    "schema": info("version of this list", Whole),
+    "status": info("ok, or why there is no number", Text),
+    "failed": info("true where the whole job raised: `status` says what", Truth),
+    "job": info("name of the job that measured it", Text),
+    "at": info("seconds since the job began", unit="s"),
+    "steal": info("share of CPU time that the host took away during the job"),
+    "r_asked": info("rows asked for: small tables have fewer to give", Whole, "rows"),
+    "error": info("the method's own estimate of rho"),
+    "tier": info("how the answer was found", Text),
+    "due": info("whether a refresh is due", Truth),
+    "anchor_moved": info("coordinates of the anchor that are others without the rows", (int, bool)),
+    "retrained": info("whether certified removal had to retrain", Truth),
+    "exact": info("whether answers equal training without the rows", Truth),
+    "change": info("distance between the model and the retrained one"),
+    "noise_floor": info("what two retrains from different starts differ by, in units of rho"),
+    "rho_target": info("what rho is measured against: retrain of the model, or of the method's own training", Text),
+    "retrain_accuracy": info("accuracy of the retrained model"),
+    "retrain_forget_accuracy": info("its accuracy on forgotten rows"),
+    "nothing_disagreement": info("disagreement of the model that forgets nothing"),
+    "answer_spread": info("interquartile range of the request's times over their median"),
+    "overhead_seconds": info("what timing takes around a call that does nothing", unit="s"),
+    "erased_status": info("why erased_seconds is missing", Text),
+    "spread": info("interquartile range of the times over their median"),
+    "repeats": info("timed calls", Whole),
+    "runs": info("repetitions that a condensed record stands for", Whole),
+}
 
 #: Methods under the names they were recorded with -> the names they have now. What was called "l2ul" moved theta by one
 #: Newton step: no head of today's L2UL does that, so it keeps a name of its own.
 RENAMED = {"l2ul": "l2ul-newton", "l2ul-reanchored": "l2ul-newton-reanchored"}
 #: The same in the experiment on networks, where "l2ul" meant other things.
 RENAMED_NETWORKS = {"l2ul": "l2ul-network", "l2ul-influence": "l2ul-newton"}
+EXPERIMENTS = {"pairs-lr": "pairs", "pairs_mlp": "pairs"}
 #: Fields under the names they were recorded with -> the names they have now.
-RENAMED_FIELDS = {"reanchored": "refreshes", "reanchor_seconds": "refresh_seconds"}
+RENAMED_FIELDS = {
+    "kind": "request",
+    "run": "repeat",
+    "draw": "repeat",
+    "case": "repeat",
+    "part": "task",
+    "dirty": "contaminated",
+    "forgot_its_model": "fails_null_control",
+    "of_peak": "fraction_of_peak",
+    "of_limit": "fraction_of_limit",
+    "wall_seconds": "seconds",
+    "p50": "p50_seconds",
+    "p99": "p99_seconds",
+    "most": "max_seconds",
+    "refresh_p50": "refresh_p50_seconds",
+    "reanchored": "refreshes",
+    "reanchor_seconds": "refresh_seconds",
+    "unlearn_spread": "answer_spread",
+}
+TARGETS = {"own": "method", "A": "model"}
+
+
+def identity_fields(own: Mapping[str, Field] | None = None, repeats: bool = True) -> tuple[str, ...]:
+    """Names of the fields that tell cells (and, unless repeats=False, their repetitions) apart."""
+    roles = ("identity", "repeat") if repeats else ("identity",)
+    return tuple(name for name, field in (FIELDS | dict(own or {})).items() if field.role in roles)
+
+
+#: What was measured; records that agree in it are repetitions of one cell.
+IDENTITY = identity_fields(repeats=False)
+#: Which repetition.
+REPEAT = tuple(name for name, field in FIELDS.items() if field.role == "repeat")
+
+
+def validate(record: Record, own: Mapping[str, Field] | None = None) -> None:
+    """UserError that names the field which is unknown or of another type."""
+    known = FIELDS | dict(own or {})
+    for name, value in record.items():
+        if name not in known:
+            raise UserError(f"the record has a field {name!r} that nobody declared: add it to the experiment's fields")
+        types = known[name].types
+        fits = isinstance(value, types) and (bool in types or not isinstance(value, bool))
+        if value is not None and not fits:
+            wanted = " or ".join(t.__name__ for t in types)
+            raise UserError(f"field {name!r} of a record must be {wanted}, got {value!r}")
+    if not isinstance(record.get("experiment"), str):
+        raise UserError("a record must name its experiment")
 
 
 def upgrade(record: Record) -> Record:
     """A record of any older version as this version would have written it; a fresh one stays as it is.
 
-    Methods and fields get the names they have now; `answer_seconds` is what was only called `unlearn_seconds`. What was
-    not measured then (`erased_seconds`) stays missing.
+    What was not measured then (`erased_seconds`, say) stays missing.
     """
+    if record.get("schema") == SCHEMA:
+        return record
     renamed = RENAMED_NETWORKS if record.get("experiment") == "resnet" else RENAMED
-    method = record.get("method")
-    changed: Record = {}
-    if isinstance(method, str) and method in renamed:
-        changed["method"] = renamed[method]
-    if "unlearn_seconds" in record and "answer_seconds" not in record:
-        changed["answer_seconds"] = record["unlearn_seconds"]
-    if any(name in record for name in RENAMED_FIELDS):
-        record = {RENAMED_FIELDS.get(name, name): value for name, value in record.items()}
-    return record | changed if changed else record
+    old = record
+    if "request" in old and "kind" in old:  # said the kind and the number of rows once more
+        old = {name: value for name, value in old.items() if name != "request"}
+    new = {RENAMED_FIELDS.get(name, name): value for name, value in old.items()}
+    new["experiment"] = EXPERIMENTS.get(old.get("experiment", ""), old.get("experiment", ""))
+    if isinstance(old.get("method"), str):
+        new["method"] = renamed.get(old["method"], old["method"])
+    if "reference" in new:
+        new["rho_target"] = TARGETS.get(new.pop("reference"))
+    if "unlearn_seconds" in new and "answer_seconds" not in new:
+        new["answer_seconds"] = new["unlearn_seconds"]
+    if new.get("method") == "nothing" and new["experiment"] in ("lr", "mlp", "efficacy", "baselines"):
+        new["overhead_seconds"] = new.get("answer_seconds")  # what was timed was the harness
+        new["answer_seconds"] = new["unlearn_seconds"] = None
+    if isinstance(new.get("r"), float):  # a median of whole numbers
+        new["r"] = round(new["r"])
+    if new["experiment"] == "kernels" and isinstance(new.get("seconds"), list):
+        new["seconds"] = sorted(new["seconds"])[len(new["seconds"]) // 2] if new["seconds"] else None
+    return new | {"schema": SCHEMA}
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -60,45 +236,87 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 class Run:
-    """One run's folder. Opening an existing one continues it."""
+    """One run's folder. Opening an existing one continues it; several processes may write to it at once."""
 
     def __init__(self, folder: Path | str, environment: Record | None = None) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "records.jsonl"
+        self.records: list[Record] = []
+        self._read_to = 0
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[int, set[tuple[Any, ...]]]] = {}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if environment is not None:
                 write_atomic(self.folder / "run.json", json.dumps(environment, indent=2) + "\n")
-            self.records = list(self._read())
+            self.refresh()
         except OSError as error:
             raise UserError(f"cannot use {self.folder} for results: {error.strerror}") from None
 
-    def _read(self) -> Iterator[Record]:
-        if not self.path.exists():
-            return
-        whole = b""
-        for number, line in enumerate(self.path.read_bytes().splitlines(keepends=True), 1):
-            if not line.endswith(b"\n"):  # the run was killed while writing this line: it is measured again
-                self.path.write_bytes(whole)
-                return
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process writes meanwhile."""
+        with open(self.folder / "records.lock", "w") as lock:
             try:
-                yield json.loads(line)
-            except ValueError:
-                raise UserError(f"line {number} of {self.path} is damaged; delete the file or the line") from None
-            whole += line
+                import fcntl
+            except ImportError:  # Windows
+                yield
+                return
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def refresh(self) -> list[Record]:
+        """All records, those of other processes included. A half-written last line is not one (yet)."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._read_to)
+                new = file.read()
+        except FileNotFoundError:
+            return self.records
+        for line in new[: new.rfind(b"\n") + 1].splitlines(keepends=True):
+            if line.strip():
+                self.records.append(_parsed(line, len(self.records) + 1, self.path))
+            self._read_to += len(line)
+        return self.records
 
     def append(self, record: Record) -> None:
         """Add one record, on disk before this returns."""
-        line = json.dumps(record) + "\n"
-        with open(self.path, "a", encoding="utf-8") as file:
+        line = (json.dumps(record) + "\n").encode()
+        with self._alone(), open(self.path, "ab+") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":  # a process was killed while writing: its cell is measured again
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self.records.append(record)
+        self.refresh()
 
     def has(self, **key: Any) -> bool:
-        """Whether a record with these values is already there."""
-        return any(all(r.get(k) == v for k, v in key.items()) for r in self.records)
+        """Whether a record with these values is already there; one of a failed job counts."""
+        names = tuple(sorted(key))
+        where = str(key.get("experiment", "")), names
+        self.refresh()
+        seen, found = self._known.get(where, (0, set()))
+        for record in self.records[seen:]:
+            found.add(tuple(_hashable(record.get(name)) for name in names))
+        self._known[where] = len(self.records), found
+        return tuple(_hashable(key[name]) for name in names) in found
+
+
+def _hashable(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float | bool) else json.dumps(value)
+
+
+def _parsed(line: bytes, number: int, path: Path) -> Record:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"line {number} of {path} is damaged: not a JSON object; delete the file or the line")
+    return found
 
 
 def read_records(folder: Path | str) -> list[Record]:
@@ -111,17 +329,25 @@ def read_records(folder: Path | str) -> list[Record]:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    records: list[Record] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            if number == len(lines) and not line.endswith(b"\n"):
-                break  # the run is being written, or was killed while writing this line
-            record = None
-        if not isinstance(record, dict):
-            raise UserError(f"line {number} of {path} is damaged: not a JSON object")
-        records.append(record)
-    return records
+    # a last line without its end is being written, or its process was killed
+    whole = [line for line in lines if line.endswith(b"\n") or _is_object(line)]
+    return [_parsed(line, number, path) for number, line in enumerate(whole, 1) if line.strip()]
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def current(records: Iterable[Record]) -> list[Record]:
+    """Upgraded records without failures that a later try made good."""
+    records = [upgrade(r) for r in records]
+    names = (*IDENTITY, *REPEAT)
+
+    def cell(record: Record) -> tuple[Any, ...]:
+        return tuple(_hashable(record.get(name)) for name in names if name not in ("source", "n", "d"))
+
+    good = {cell(r) for r in records if not r.get("failed")}
+    return [r for r in records if not r.get("failed") or cell(r) not in good]
