@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -68,7 +68,6 @@ def kernels(
 ) -> None:
     """Compare our kernels with every peer and with the machine's matrix product."""
     from l2ul_fast.experiments.speed import kernels as experiment
-    from l2ul_fast.report.figures import kernels as report
 
     wanted = thread_list(threads)
     run = start(out, fresh)
@@ -77,8 +76,8 @@ def kernels(
         experiment.run_grid(
             run, numbers(d) or experiment.DIMENSIONS, numbers(psi) or experiment.SEEDS, wanted, repeats, progress=show
         )
-    finish(run, as_json, report)
-    publish(run, docs, "kernels", report)
+    finish(run, as_json)
+    publish(run, docs)
 
 
 @app.command()
@@ -97,14 +96,13 @@ def stream(
 ) -> None:
     """Stream a large file beside its limits, reading alone and the kernel alone; rows by number, text, writing."""
     from l2ul_fast.experiments.speed import stream as experiment
-    from l2ul_fast.report.figures import stream as report
 
     wanted = thread_list(threads)
     run = start(out, fresh)
     with progress_bar() as bar:
         experiment.run_all(run, rows, wanted, repeats, shower(bar))
-    finish(run, as_json, report)
-    publish(run, docs, "stream", report)
+    finish(run, as_json)
+    publish(run, docs)
 
 
 @app.command()
@@ -126,28 +124,22 @@ def unlearn(
 ) -> None:
     """What the unlearning core promises: identity, rho, error estimates, latency, two times, reconstruction."""
     from l2ul_fast.experiments.quality import unlearn as experiment
-    from l2ul_fast.report.figures import unlearn as report
 
     parts = words(only, experiment.PARTS)
     names = words(datasets, experiment.ALL)
     run = start(out, fresh)
     with progress_bar() as bar:
         experiment.run_all(run, profile, raw_dir, parts, names, shower(bar))
-    finish(run, as_json, report)
-    publish(run, docs, "unlearn", report)
+    finish(run, as_json)
+    publish(run, docs)
 
 
-def publish(run: Run, root: Path | None, name: str, report: Any) -> None:
+def publish(run: Run, root: Path | None) -> None:
     """Keep the records and the plot below root/docs and rewrite the page that shows them."""
-    from l2ul_fast.report.readme import publish as rewrite
+    from l2ul_fast.report.publish import publish as rewrite
 
-    if root is None:
-        return
-    kept = root / "docs" / f"{name}.jsonl"
-    kept.parent.mkdir(exist_ok=True)
-    shutil.copy(run.path, kept)
-    report.plot(run.records, kept.with_suffix(".png"))
-    stderr.print(f"rewrote {', '.join(str(page) for page in rewrite(root, name))}")
+    if root is not None:
+        stderr.print(f"rewrote {', '.join(str(page) for page in rewrite(run.folder, root))}")
 
 
 def words(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -197,13 +189,17 @@ def shower(bar: Progress) -> Callable[[str, int, int], None]:
     return show
 
 
-def finish(run: Run, as_json: bool, report: Any) -> None:
-    """Records as JSON lines, or the table, on stdout; where the plot and the records are, on stderr."""
+def finish(run: Run, as_json: bool) -> None:
+    """Records as JSON lines, or the tables, on stdout; where the page and the records are, on stderr."""
+    from l2ul_fast.report.page import write_report
+    from l2ul_fast.report.terminal import closing, console
+
     if as_json:
         for record in run.records:
             print(json.dumps(record))
     else:
-        Console(width=None if Console().is_terminal else 150).print(report.terminal(run.records))
-    for path in report.plot(run.records, run.folder / run.folder.name):
-        stderr.print(f"plot: {path}")
-    stderr.print(f"records: {run.path}")
+        out = console()
+        out.print(closing(run.records, columns=out.width))
+    with stderr.status("drawing the report"):
+        page, _ = write_report(run.folder)
+    stderr.print(f"records: {run.path}\nreport: {page}", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +24,7 @@ def distributed(
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """Count shards and make pairs on Dask workers beside one process; what a task costs; the cost model's figures."""
-    from l2ul_fast.cli.bench import finish, progress_bar, shower, start, stderr
+    from l2ul_fast.cli.bench import finish, progress_bar, publish, shower, start
     from l2ul_fast.distributed.cluster import dask_distributed
     from l2ul_fast.errors import UserError
     from l2ul_kernels.threads import thread_limit
@@ -36,18 +35,9 @@ def distributed(
     if not 2 <= k <= cores:
         raise UserError(f"{k} workers cannot be compared with {k} threads of one process: there are {cores} core(s)")
     from l2ul_fast.experiments.speed import distributed as experiment
-    from l2ul_fast.measure.records import write_atomic
-    from l2ul_fast.report.figures import distributed as report
-    from l2ul_fast.report.readme import replace_part
 
     run = start(out, fresh)
     with progress_bar() as bar:
         experiment.run_all(run, rows, k, repeats, pair_share, pair_seconds, shower(bar))
-    finish(run, as_json, report)
-    if page is not None:
-        kept = page.with_suffix(".jsonl")
-        shutil.copy(run.path, kept)
-        report.plot(run.records, kept.with_suffix(".png"))
-        text = replace_part(page.read_text(encoding="utf-8"), "distributed", report.page_part(kept))
-        write_atomic(page, text)
-        stderr.print(f"rewrote the figures of {page}")
+    finish(run, as_json)
+    publish(run, page.parent.parent if page is not None else None)

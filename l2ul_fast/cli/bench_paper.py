@@ -220,31 +220,18 @@ def spawn(options: dict[str, Any], folder: Path, threads: int, jobs: int) -> Non
 
 def finish(folder: Path, as_json: bool, seconds: float) -> None:
     """The summary in the terminal and the report page."""
-    from rich.console import Console
+    from l2ul_fast.cli import bench
+    from l2ul_fast.measure.records import Run
 
-    from l2ul_fast.measure.records import read_records
-    from l2ul_fast.report.run import write_report
-    from l2ul_fast.report.summary import terminal
-
-    records = read_records(folder)
-    if as_json:
-        for record in records:
-            print(json.dumps(record))
-    else:
-        Console(width=None if Console().is_terminal else 160).print(terminal(records))
-    with stderr.status("drawing the report"):
-        page, _ = write_report(folder, None)
-    stderr.print(f"measured in {seconds:.0f} s; records: {folder / 'records.jsonl'}")
-    stderr.print(f"report: {page}", soft_wrap=True)
+    bench.finish(Run(folder), as_json)
+    stderr.print(f"measured in {seconds:.0f} s")
 
 
 def publish(folder: Path, root: Path) -> None:
     """Keep the run's medians and headline plot below root/docs and rewrite the README's tables from them."""
-    from l2ul_fast.measure.records import read_records
-    from l2ul_fast.report import main, readme
+    from l2ul_fast.report.publish import publish as rewrite
 
-    main.keep(read_records(folder), root / "docs" / "main.jsonl")
-    stderr.print(f"rewrote {', '.join(str(page) for page in readme.publish(root, 'main'))}")
+    stderr.print(f"rewrote {', '.join(str(page) for page in rewrite(folder, root))}")
 
 
 def reproduce(
@@ -253,14 +240,12 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Also keep the new records in this folder.")] = None,
 ) -> None:
     """Measure one cell of a run again, with the same seed, and show both results."""
-    from rich.console import Console
-
     from l2ul_fast.experiments.reproduce import reproduce_cell
-    from l2ul_fast.report.summary import both
+    from l2ul_fast.report.terminal import both, console, render
 
     with stderr.status("measuring"):
         before, after = reproduce_cell(run, cell, setting_from, out)
-    Console(width=None if Console().is_terminal else 160).print(both(before, after))
+    console().print(render([both(before, after)], console().width))
 
 
 for _name, _text in COMMANDS.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,20 +35,12 @@ def resnet(
     as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
     """ToW, MIA gap and time of L2UL, RUM, ADV+IMP and others beside Retrain and doing nothing."""
-    from l2ul_fast.cli.bench import finish, progress_bar, shower, start, stderr, words
+    from l2ul_fast.cli.bench import finish, progress_bar, publish, shower, start, words
     from l2ul_fast.experiments.paper import resnet as experiment
-    from l2ul_fast.measure.records import write_atomic
-    from l2ul_fast.report.figures import resnet as report
-    from l2ul_fast.report.readme import replace_part
 
     names = experiment.DEFAULT if methods is None else words(methods, experiment.NAMES)
     run = start(out, fresh)
     with progress_bar() as bar:
         experiment.run_all(run, profile, raw_dir, names, seeds, augment, shower(bar))
-    finish(run, as_json, report)
-    if page is not None:
-        kept = page.with_suffix(".jsonl")
-        shutil.copy(run.path, kept)
-        report.plot(run.records, kept.with_suffix(".png"))
-        write_atomic(page, replace_part(page.read_text(encoding="utf-8"), "resnet", report.page_part(kept)))
-        stderr.print(f"rewrote the tables of {page}")
+    finish(run, as_json)
+    publish(run, page.parent.parent if page is not None else None)

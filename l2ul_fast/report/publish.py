@@ -1,108 +1,174 @@
-"""What README.md shows of the main run: every method on every dataset, and the headline plot.
+"""`l2ul report RUN --publish DIR`: records, plots and the generated parts of README.md and docs/ from a run.
 
-The run's records are many; what is kept beside the README is the median of each cell over its runs.
+docs/<name>.jsonl holds the records that a page is generated from, for the main run one record of medians per cell; a
+test compares page and records.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from l2ul_fast.measure.records import Record, upgrade, write_atomic
-from l2ul_fast.report.common import (
-    erased_cell,
-    group,
-    median,
-    methods_of,
-    number_text,
-    ordered,
-    pick,
-    seconds_text,
-    tidy,
-)
-from l2ul_fast.report.figures import headline
+from l2ul_fast.errors import UserError
+from l2ul_fast.measure.records import Record, read_records, write_atomic
+from l2ul_fast.protocols import Styles
+from l2ul_fast.report import markdown, style
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.figures import distributed, headline, kernels, resnet, stream, unlearn
+from l2ul_fast.report.page.sections import defaults, section_of
+from l2ul_fast.report.runs import find_run, measured, ready
+from l2ul_fast.report.values import Table, group_by, median, quartiles, select
 
-#: Tables of the README: title, model, r.
-TABLES = (
-    ("Logistic regression, one row forgotten", "lr", 1),
-    ("MLP (10 units), one row forgotten", "mlp", 1),
-    ("MLP (10 units), 1000 rows forgotten", "mlp", 1000),
-)
-DATASETS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
-_CELL = ("experiment", "dataset", "source", "n", "d", "model", "method", "r_asked", "kind", "threads", "profile")
-_VALUES = (
-    "r",
+#: What the medians of the main run are kept of, and which of them with their quartiles.
+KEPT: tuple[str, ...] = (
     "accuracy",
     "retrain_accuracy",
     "rho",
     "disagreement",
     "answer_seconds",
     "erased_seconds",
-    "prepare_seconds",
-    "state_bytes",
-    "noise_floor",
+    "overhead_seconds",
 )
+KEPT += ("prepare_seconds", "state_bytes", "noise_floor", "steal")
+SPREAD = ("answer_seconds", "erased_seconds", "rho")
+CELL: tuple[str, ...] = (
+    "schema",
+    "experiment",
+    "dataset",
+    "source",
+    "n",
+    "d",
+    "model",
+    "method",
+    "r",
+    "r_asked",
+    "request",
+    "threads",
+)
+CELL += ("profile", "rho_target")
+
+
+class Part(NamedTuple):
+    """A generated part of a page: the page from the project's root, docs/<records>.jsonl, and its tables."""
+
+    page: str
+    records: str
+    tables: Callable[[list[Record]], list[Table]]
+
+
+def _all(*figures: Figure) -> Callable[[list[Record]], list[Table]]:
+    return lambda records: [table for figure in figures for table in figure.all_tables(records)]
+
+
+PARTS = {
+    "main": Part("README.md", "main", headline.tables),
+    "kernels": Part("docs/kernels.md", "kernels", _all(kernels.FIGURE)),
+    "stream": Part("docs/stream.md", "stream", _all(stream.FIGURE)),
+    "unlearn": Part("docs/unlearn.md", "unlearn", _all(unlearn.FIGURE, unlearn.PAIRS)),
+    "reconstruction": Part("docs/artifact.md", "unlearn", _all(unlearn.RECONSTRUCTION)),
+    "distributed": Part("docs/distributed.md", "distributed", _all(distributed.FIGURE)),
+    "resnet": Part("docs/resnet.md", "resnet", _all(resnet.FIGURE)),
+}
+PLOTS: dict[str, Figure] = {
+    "main": headline.FIGURE,
+    "kernels": kernels.FIGURE,
+    "stream": stream.FIGURE,
+    "unlearn": unlearn.FIGURE,
+    "distributed": distributed.FIGURE,
+    "resnet": resnet.FIGURE,
+}
+
+
+def publish(run: Path | str, root: Path, styles: Styles | None = None) -> list[Path]:
+    """Keep a run's records and plots in root/docs and rewrite the parts of pages that come from them.
+
+    Returns
+    -------
+    The pages that were rewritten.
+
+    Raises
+    ------
+    UserError
+        If the run has nothing that a page shows, or a page lacks its part.
+    """
+    records = read_records(find_run(run))
+    exhibits, styles = defaults(None, styles)
+    of = {r["experiment"]: section_of(str(r["experiment"]), exhibits) for r in measured(records)}
+    pages: list[Path] = []
+    for name, figure in PLOTS.items():
+        wanted = ("lr", "mlp") if name == "main" else ("unlearn", "pairs") if name == "unlearn" else (name,)
+        mine = [r for r in records if of.get(r.get("experiment")) in wanted]
+        if not mine:
+            continue
+        mine = select(records, experiment="environment")[:1] + mine
+        mine = condense(mine) if name == "main" else mine
+        kept = root / "docs" / f"{name}.jsonl"
+        write_atomic(kept, "".join(json.dumps(r) + "\n" for r in mine))
+        pages += rewrite(root, name, figure, styles)
+    if not pages:
+        raise UserError(f"{run} has no records that a page of the documentation shows")
+    return pages
+
+
+def rewrite(root: Path, name: str, figure: Figure, styles: Styles) -> list[Path]:
+    """Draw the plots of docs/<name>.jsonl and rewrite the parts that come from it."""
+    records = ready(read_records(root / "docs" / f"{name}.jsonl"))
+    with style.using(styles):
+        for drawing in figure.plots(measured(records)):
+            file = drawing.name.replace("headline", "main")
+            with style.drawing_style():
+                drawing.figure.savefig(root / "docs" / f"{file}.png", dpi=100, bbox_inches="tight")
+    pages = []
+    for part, where in PARTS.items():
+        if where.records == name:
+            page = root / where.page
+            text = page.read_text(encoding="utf-8")
+            write_atomic(page, markdown.replace_part(text, part, part_text(root, part, styles)))
+            pages.append(page)
+    return pages
+
+
+def part_text(root: Path, name: str, styles: Styles | None = None) -> str:
+    """The generated part called `name`, from its records below `root`."""
+    part = PARTS[name]
+    records = ready(read_records(root / "docs" / f"{part.records}.jsonl"))
+    machine = next(iter(select(records, experiment="environment")), {})
+    bits = f", {8 * machine['vector_bytes']}-bit vectors" if machine.get("vector_bytes") else ""
+    head = f"Measured on: {machine.get('cpu') or 'unknown CPU'}, {machine.get('cores', '?')} cores{bits}"
+    head += f", commit {str(machine['git'])[:12]}." if machine.get("git") else "."
+    with style.using(defaults(None, styles)[1]):
+        found = measured(records)
+        shown, folded = part.tables(found), []
+        if name == "main":
+            shown, folded = shown[:1], [*shown[1:], *headline.by_dataset(found)]
+        text = [headline.verdict(found), head, markdown.render(shown)]
+    if folded:
+        every = markdown.render(folded, fold=False)
+        text.append(f"<details><summary>Larger requests, every dataset</summary>\n\n{every}\n\n</details>")
+    return "\n\n".join(part for part in text if part)
 
 
 def condense(records: list[Record]) -> list[Record]:
-    """The environment, and one record per cell of `lr` and `mlp`: medians over its runs."""
-    kept = [r for r in records if r.get("experiment") == "environment"][:1]
-    main = [upgrade(r) for r in records if r.get("experiment") in ("lr", "mlp") and r.get("kind") == "random"]
-    for key, found in group(main, *_CELL).items():
-        record: Record = dict(zip(_CELL, key, strict=True)) | {"runs": len(found), "run": 0, "seed": found[0]["seed"]}
-        for name in _VALUES:
-            if name == "erased_seconds" and not any(name in r for r in found):
+    """The environment, and one record per cell of random requests: medians over its repeats, with quartiles."""
+    kept = select(records, experiment="environment")
+    main = [r for r in measured(ready(records)) if r.get("request") == "random"]
+    for key, found in group_by(main, *CELL).items():
+        record: Record = dict(zip(CELL, key, strict=True)) | {
+            "runs": len(found),
+            "repeat": 0,
+            "seed": found[0].get("seed"),
+        }
+        for name in KEPT:
+            if not any(name in r for r in found):
                 continue  # not measured then; None says that it never ends
-            value = median(found, name)
-            record[name] = value if value is None else float(f"{value:.4g}")
-        record["unlearn_seconds"], record["reference"] = record["answer_seconds"], found[0].get("reference")
+            record[name] = _short(median(found, name))
+            if name in SPREAD and (ends := quartiles(found, name)):
+                record |= {f"{name}_low": _short(ends[0]), f"{name}_high": _short(ends[1])}
         kept.append(record)
     return kept
 
 
-def keep(records: list[Record], path: Path) -> None:
-    """Write the condensed records and, beside them, the headline plots <name>-<model>.png and .svg."""
-    condensed = condense(records)
-    write_atomic(path, "".join(json.dumps(r) + "\n" for r in condensed))
-    for drawing in headline.figures(tidy(condensed)):
-        model = drawing.name.rsplit("-", 1)[1]
-        for suffix in (".png", ".svg"):
-            drawing.figure.savefig(path.with_name(f"{path.stem}-{model}{suffix}"), dpi=100, bbox_inches="tight")
-
-
-def markdown(records: list[Record]) -> list[str]:
-    """Paragraphs and tables: rows are methods, columns datasets, a cell holds time and rho."""
-    records, parts = [upgrade(r) for r in records], []
-    for title, model, r in TABLES:
-        found = pick(records, experiment=model, model=model, r_asked=r)
-        if not found:
-            continue
-        names = ordered({x["dataset"] for x in found}, DATASETS)
-        heads = []
-        for name in names:
-            one = pick(found, dataset=name)[0]
-            heads.append(f"{name} ({one['source']}, n = {one['n']:,})")
-        lines = [["method", *heads], ["---"] * (1 + len(heads))]
-        for method in methods_of(found):
-            line = [method]
-            for name in names:
-                here = pick(found, dataset=name, method=method)
-                line.append("-" if not here else _cell(here[0]))
-            lines.append(line)
-        runs = max(x["runs"] for x in found)
-        second = ", time until nothing that is kept gives the rows back" if any(map(_erased, found)) else ""
-        parts.append(f"**{title}**: time of a request{second}, then rho; medians of {runs} requests.")
-        parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-    return parts
-
-
-def _erased(record: Record) -> str:
-    """The second time as a cell has it, empty where it was not measured."""
-    return "" if "erased_seconds" not in record else f"; {erased_cell([record]).text}"
-
-
-def _cell(record: Record) -> str:
-    rho = record["rho"]
-    own = "*" if record.get("reference") == "own" else ""
-    shown = "-" if rho is None else number_text(rho, 2 if rho < 100 else 3)
-    return f"{seconds_text(record['answer_seconds'])}{_erased(record)}; {shown}{own}"
+def _short(x: float | None) -> float | None:
+    return None if x is None else float(f"{x:.4g}")

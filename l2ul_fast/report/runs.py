@@ -45,7 +45,14 @@ def ready(records: list[Record]) -> list[Record]:
     Each has `r_asked`, the size its cell is grouped by (`r` stays what was really forgotten), and all methods of a cell
     have the noise floor that its Retrain measured.
     """
-    out = [r if isinstance(r.get("r_asked"), int) else {**r, "r_asked": r.get("r")} for r in map(upgrade, records)]
+    out = []
+    for old in records:
+        r = upgrade(old)
+        if not isinstance(r.get("r_asked"), int):
+            r = {**r, "r_asked": r.get("r")}
+        if "kind" in old and "request" in old:  # "random 1000": what was asked for, in words
+            r = {**r, "asked": old["request"]}
+        out.append(r)
     cell = ("experiment", "dataset", "source", "n", "model", "r_asked", "request", "threads")
     floors: dict[tuple[Any, ...], float | None] = {}
     for key, found in group_by([r for r in out if value(r, "noise_floor") is not None], *cell).items():
@@ -82,7 +89,9 @@ def styles_of(environment: Record) -> dict[str, Style]:
     if not isinstance(methods, dict):
         return {}
     return {
-        str(name): Style(*(str(look.get(part, default)) for part, default in (("label", name), ("colour", ""), ("marker", "o"))))
+        str(name): Style(
+            *(str(look.get(part, default)) for part, default in (("label", name), ("colour", ""), ("marker", "o")))
+        )
         for name, look in methods.items()
         if isinstance(look, dict)
     }

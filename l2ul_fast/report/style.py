@@ -17,22 +17,33 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _, GREY = COLOURS
 #: Text and lines, background. The page replaces both by its own colours: plots follow the reader's light or dark mode.
 INK, PAPER = "#1a1c1f", "#fefefe"
+#: Colours by the names that a Style may give.
+NAMED = {
+    "blue": BLUE,
+    "orange": ORANGE,
+    "green": GREEN,
+    "pink": PINK,
+    "yellow": YELLOW,
+    "sky": SKY,
+    "grey": GREY,
+    "ink": INK,
+}
 DASHES = ("-", "--", ":", "-.")
 
 #: Methods that only records of older versions have.
 RETIRED = {
-    "l2ul-newton": Style("L2UL before: Newton's step", YELLOW, "*"),
-    "l2ul-newton-reanchored": Style("L2UL before, re-anchored", ORANGE, "P"),
-    "l2ul-network": Style("L2UL's network", SKY, "p"),
+    "l2ul-newton": Style("L2UL before: Newton's step", "yellow", "*"),
+    "l2ul-newton-reanchored": Style("L2UL before, re-anchored", "orange", "P"),
+    "l2ul-network": Style("L2UL's network", "sky", "p"),
 }
 #: Rows of tables and lines of plots that are no methods.
 REFERENCES = {
-    "l2ul-robust": Style("L2UL, learned, robust", PINK, "P"),
-    "l2ul-refreshed": Style("L2UL, refreshed", GREEN, "P"),
+    "l2ul-robust": Style("L2UL, learned, robust", "pink", "P"),
+    "l2ul-refreshed": Style("L2UL, refreshed", "green", "P"),
 }
 #: L2UL's default head: as it is, and as records of before have it.
 OURS = ("l2ul-expansion", "l2ul-newton")
-_styles: ContextVar[Styles] = ContextVar("styles", default={})
+_styles: ContextVar[Styles | None] = ContextVar("styles", default=None)
 
 
 @contextmanager
@@ -46,19 +57,21 @@ def using(styles: Styles | None) -> Iterator[None]:
 
 
 def style_of(method: str) -> Style:
-    """The style of a method; one without a colour takes the next free one, an unknown one is grey under its own name."""
-    known = {**RETIRED, **REFERENCES, **_styles.get()}
+    """The style of a method; without a colour it takes the next free one; an unknown method is grey."""
+    known = {**RETIRED, **REFERENCES, **(_styles.get() or {})}
     found = known.get(method) or Style(method, GREY, "o")
     if found.colour:
-        return found
-    free = [c for c in COLOURS if c not in {s.colour for s in known.values()}] or list(COLOURS)
+        return Style(found.label, NAMED.get(found.colour, found.colour), found.marker)
+    taken = {NAMED.get(s.colour, s.colour) for s in known.values()}
+    palette = [c for c in COLOURS if c not in ("#000000", GREY)]
+    free = [c for c in palette if c not in taken] or palette
     blank = [name for name, s in known.items() if not s.colour]
     return Style(found.label, free[blank.index(method) % len(free)], found.marker)
 
 
 def method_order(method: str) -> tuple[float, str]:
     """What methods are sorted by: the order of the styles, then by name."""
-    order = list({**_styles.get(), **REFERENCES, **RETIRED})
+    order = list({**(_styles.get() or {}), **REFERENCES, **RETIRED})
     return (float(order.index(method)) if method in order else float(len(order)), method)
 
 
@@ -78,12 +91,19 @@ def drawing_style() -> AbstractContextManager[None]:
     import matplotlib
 
     matplotlib.use("Agg")
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    inked: tuple[str, ...] = (
+        "text.color",
+        "axes.labelcolor",
+        "axes.edgecolor",
+        "axes.titlecolor",
+        "xtick.color",
+        "ytick.color",
+    )
     inked += ("lines.color", "patch.edgecolor", "hatch.color", "grid.color")
     papered = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
+    colours: dict[Any, Any] = dict.fromkeys(inked, INK) | dict.fromkeys(papered, PAPER)
     return matplotlib.rc_context(
-        dict.fromkeys(inked, INK)
-        | dict.fromkeys(papered, PAPER)
+        colours
         | {
             "legend.edgecolor": "none",
             "legend.framealpha": 0.85,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ class Table:
     """Named columns, rows of cells (plain values are turned into cells), a sentence below.
 
     The first `block` columns head a block of rows: a heading in the page and in the terminal, columns in Markdown.
+    Columns without any value are left out.
     """
 
     title: str
@@ -49,11 +51,21 @@ class Table:
     block: int = 0
 
     def __post_init__(self) -> None:
-        self.rows = [[cell(x) for x in row] for row in self.rows]
+        rows = [[cell(x) for x in row] for row in self.rows]
+        kept = [
+            k for k in range(len(self.columns)) if k <= self.block or any(row[k].text not in ("–", "") for row in rows)
+        ]
+        self.columns, self.rows = [self.columns[k] for k in kept], [[row[k] for k in kept] for row in rows]
+
+    def numeric(self) -> list[bool]:
+        """Columns of numbers, which read best right-aligned; names of methods carry a number only for their order."""
+        columns = [[row[k] for row in self.rows] for k in range(len(self.columns))]
+        return [any(map(is_number, c)) and all(x.sort is None or is_number(x) for x in c) for c in columns]
 
     def blocks(self) -> Iterator[tuple[str, list[list[Cell]]]]:
         """(heading, the rows' other cells) of every run of rows with the same heading; "" without blocks."""
-        heading, found = None, []
+        heading: str | None = None
+        found: list[list[Cell]] = []
         for row in self.rows:
             own = ", ".join(c.text for c in row[: self.block] if c.text)
             if found and own != heading:
@@ -63,6 +75,10 @@ class Table:
             found.append(list(row[self.block :]))
         if found:
             yield str(heading), found
+
+
+def is_number(c: Cell) -> bool:
+    return isinstance(c.sort, int | float) and bool(re.match(r"[-+−≤<>]?\s*[\d.]|never", c.text))
 
 
 @dataclass
@@ -168,6 +184,11 @@ def dataset_label(dataset: Any, source: Any, n: Any) -> str:
     return f"{dataset} ({source or 'unknown source'}, {rows})"
 
 
+def models_text(records: Iterable[Record]) -> str:
+    """Logistic regression, MLP: what the records are of."""
+    return ", ".join(dict.fromkeys(MODELS.get(m, str(m)) for (m,) in group_by(records, "model") if m))
+
+
 def sources(records: Iterable[Record]) -> str:
     """higgs: stand-in; magic: real."""
     return "; ".join(dict.fromkeys(f"{d}: {s or 'unknown source'}" for d, s, _ in settings_of(records) if d))
@@ -187,7 +208,9 @@ def seconds_text(s: float | None) -> str:
 def spread_text(s: float, low: float, high: float) -> str:
     """4.8 µs (3.1–9.2), in the unit of the middle."""
     scale = _unit(s)[0]
-    return f"{seconds_text(s)} ({low * scale:.3g}–{high * scale:.3g})" if low < high else seconds_text(s)
+    return (
+        f"{seconds_text(s)} ({number_text(low * scale)}–{number_text(high * scale)})" if low < high else seconds_text(s)
+    )
 
 
 def _unit(s: float) -> tuple[float, str]:
@@ -216,7 +239,7 @@ def ratio_text(x: float | None) -> str:
 def number_text(x: float | None, digits: int = 3) -> str:
     if x is None:
         return "–"
-    if x == int(x) and abs(x) < 1e15 or abs(x) >= 10**digits:
+    if (x == int(x) and abs(x) < 1e15) or abs(x) >= 10**digits:
         return f"{x:,.0f}"
     return f"{x:.{digits}g}"
 

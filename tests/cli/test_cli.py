@@ -75,7 +75,7 @@ def test_bench_kernels_measures_writes_and_goes_on(tmp_path):
     assert {"sgemm peak", "sgemm of this shape", "l2ul cell_counts", "l2ul assign_cells", "scikit-learn"} <= methods
     assert all(r["differs_from_ours"] < 0.01 for r in records if "differs_from_ours" in r)
     assert {r["method"] for r in records if r["experiment"] == "cold-start"} == {"cold", "cached"}
-    assert (tmp_path / "results/kernels/kernels.png").stat().st_size > 10_000
+    assert (tmp_path / "results/kernels/report/kernels.png").stat().st_size > 10_000
     again = l2ul(*words, cwd=tmp_path)  # nothing is measured twice
     assert "assign_cells" in again.stdout
     written = (tmp_path / "results/kernels/records.jsonl").read_text().splitlines()
@@ -86,8 +86,8 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so(run_python):
     out = run_python(
         """
 import sys; sys.modules["faiss"] = None
-from l2ul_fast.experiments.kernels import measure_cell
-from l2ul_fast.report.kernels import notes
+from l2ul_fast.experiments.speed.kernels import measure_cell
+from l2ul_fast.report.figures.kernels import notes
 records = list(measure_cell(3, 4, 1, 1, 0.001, ["faiss", "numpy GEMM+argmin"]))
 print([r["status"] for r in records if r["method"] == "faiss"], notes(records))
 """

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
-from l2ul_fast.errors import UserError
-from l2ul_fast.report.figures.distributed import CostModel, check, far, page_part, rows
-from l2ul_fast.report.readme import replace_part
+from l2ul_fast.report.figures.distributed import FIGURE
+from l2ul_fast.report.runs import ready
 
 L2UL = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]
 ROOT = Path(__file__).parents[2]
@@ -125,8 +124,7 @@ def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path, second
     judged = [r for r in found if r.get("method") == "workers" and r["experiment"] == "distributed-pairs"]
     assert [(r["model"], r["workers"]) for r in judged] == [(m, k) for m in ("lr", "mlp", "mlp") for k in (1, 2)]
     assert all(r["rounds"] > 1 for r in judged if r["workers"] == 2) == bool(seconds)
-    assert len(check(found)) == 6
-    assert {line[-1] for line in rows(found)} <= {"ok", "missed", ""}
+    assert FIGURE.all_tables(ready(found))
     if seconds:
         kept = (tmp_path / "r" / "records.jsonl").read_text()
         run(*words)
@@ -136,81 +134,23 @@ def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path, second
 # The page -----------------------------------------------------------------------------------------------------------
 
 
-def few_rows(leaves, seconds, cpu, busy, moved):
-    return {
-        "experiment": "distributed-kme",
-        "method": "workers, few rows",
-        "n": 1000,
-        "workers": 2,
-        "leaves": leaves,
-        "wall_seconds": seconds,
-        "cpu_seconds": cpu,
-        "scheduler_seconds": busy,
-        "scheduler_bytes": moved,
-    }
-
-
 def records(slow=1.0):
-    """A run with round numbers: 1e6 rows/s a thread, 0.9e6 with two, 2 ms and 1 ms of CPU a task, 10 ms a call."""
-    base = {"experiment": "distributed-kme", "n": 10**7, "d": 28, "t": 100, "psi": 4, "shards": 8}
-    moved = {"scheduler_bytes_per_shard": 2048.0 * slow}
-    pair = {"experiment": "distributed-pairs", "model": "lr", "m": 1000, "s": 10_000}
+    base = {"experiment": "distributed-kme", "n": 10**7, "d": 28, "shards": 4, "schema": 2}
+    pair = {"experiment": "distributed-pairs", "model": "lr", "m": 100, "s": 1000, "schema": 2}
+    moved = {"scheduler_bytes_per_shard": 5000.0 * slow**4}
     return [
-        {"experiment": "environment", "cpu": "a CPU", "cores": 2},
-        {"experiment": "distributed-tasks", "workers": 2, "seconds_per_task": 1e-3, "scheduler_bytes_per_task": 800.0},
-        {**base, "method": "one process", "threads": 1, "wall_seconds": 10.0},
-        {**base, "method": "one process", "threads": 2, "wall_seconds": 5.0 / 0.9},
-        {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "wall_seconds": 5.5 * slow, **moved},
-        few_rows(1, 0.01, 0.009, 0.005, 5000.0),
-        few_rows(16, 0.04, 0.024, 0.0125, 17_000.0),  # 15 tasks more
-        {**pair, "workers": 0, "wall_seconds": 8.0, "efficiency": 1.0},
-        {
-            **pair,
-            "workers": 2,
-            "wall_seconds": 4.0 * slow,
-            "beside_seconds": 7.5,
-            "efficiency": 1 / slow,
-            "of_one_worker": 0.97,
-            "rounds": 7,
-            "half_of_rounds": [0.9 / slow, 1.1 / slow],
-        },
+        {**base, "method": "one process", "threads": 2, "seconds": 5.0},
+        {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "seconds": 5.5 * slow, **moved},
+        {**base, "method": "workers, other leaves", "workers": 2, "threads": 2, "leaves": 8, "seconds": 6.0},
+        {**pair, "method": "one process", "workers": 0, "seconds": 8.0, "efficiency": 1.0},
+        {**pair, "method": "workers", "workers": 2, "seconds": 4.0 * slow, "efficiency": 1 / slow},
     ]
 
 
 def test_the_table_tells_goals_reached_from_missed():
-    assert [line[-1] for line in rows(records())] == ["ok", "ok", "ok", ""]
-    assert [line[-1] for line in rows(records(40.0))] == ["missed", "missed", "missed", ""]
-    assert "100% parallel efficiency (half of 7 rounds: 90% to 110%), 97% beside one worker" in rows(records())[2]
-    assert "one process, 1 thread: 7.50 s" in rows(records())[2]  # of the same rounds, not of all
-
-
-def test_the_cost_model():
-    model = CostModel.of(records())
-    assert model.tasks(1) == 2
-    assert model.tasks(20) == 20 + 2 + 1
-    assert model.tasks(32_000) == 32_000 + 2000 + 125 + 8 + 1
-    assert (model.task, model.cpu, model.busy, model.task_bytes) == pytest.approx((2e-3, 1e-3, 5e-4, 800))
-    assert model.seconds(10**7, 1, 1) == pytest.approx(0.01 + 10)
-    assert model.seconds(10**7, 2, 20) == pytest.approx(0.01 + 5 / 0.9 + 0.021 / 2)
-    # one worker has two of three leaves
-    assert model.seconds(10**7, 2, 3) == pytest.approx(0.01 + 10 * 2 / 3 / 0.9 + 0.002 / 2)
-    # of so few rows that workers wait for the tasks
-    assert model.seconds(10**4, 2, 20) == pytest.approx(0.01 + 0.042)
-    assert check(records())[0][-1] == "+1%"
-    figures = dict(far(records()))
-    assert figures["counting, every worker"] == "1,111 s"
-    assert figures["waiting for tasks, every worker"] == "0.1 s: 32 times 4.0 ms"
-    assert figures["scheduler busy meanwhile"] == "17 s, 2% of that"
-    assert figures["to each worker once: seeds"] == "44.8 KB"
-    unfinished = [r for r in records() if r.get("leaves") != 16]
-    with pytest.raises(UserError, match="do not hold a finished run"):
-        CostModel.of(unfinished)
-
-
-def test_the_page_says_what_the_records_say(tmp_path):
-    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    assert replace_part(page, "distributed", page_part(ROOT / "docs" / "distributed.jsonl")) == page
-    kept = tmp_path / "records.jsonl"
-    kept.write_text("".join(json.dumps(r) + "\n" for r in records()))
-    assert "stand-in" in page_part(kept)
-    assert "1e+12" in page_part(kept)
+    (table,) = FIGURE.all_tables(records())
+    assert not any(c.mark for row in table.rows for c in row)
+    assert "one process, 1 thread: 8 s" in [row[2].text for row in table.rows]
+    (table,) = FIGURE.all_tables(records(40.0))
+    assert [any(c.mark == "missed" for c in row) for row in table.rows] == [True, True, True]
+    assert [d.name for d in FIGURE.plots(records())] == ["distributed"]

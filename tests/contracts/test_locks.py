@@ -187,11 +187,11 @@ def test_its_cells_are_those_of_the_list(experiment):
 
 def test_the_recorded_run_is_reported(tmp_path):
     from l2ul_fast.measure.records import read_records
-    from l2ul_fast.report.run import write_report
-    from l2ul_fast.report.summary import terminal
+    from l2ul_fast.report.page import write_report
+    from l2ul_fast.report.terminal import closing
 
     copy = shutil.copytree(FIXTURES / "run", tmp_path / "run")
-    assert terminal(read_records(copy)) is not None
+    assert closing(read_records(copy)) is not None
     page, _ = write_report(copy, tmp_path / "page")
     assert page.is_file()
     text = page.read_text()

@@ -12,7 +12,9 @@ from l2ul_fast.experiments.quality import identity as unlearn_identity
 from l2ul_fast.experiments.quality import unlearn
 from l2ul_fast.experiments.speed import requests as unlearn_latency
 from l2ul_fast.measure.records import Run
+from l2ul_fast.report import markdown
 from l2ul_fast.report.figures import unlearn as report
+from l2ul_fast.report.runs import ready
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.heads.expansion import Expansion
@@ -194,8 +196,8 @@ def test_the_mlp_meets_its_retrain_and_the_seal_its_own(measured):
     for r in of(found, method="retrain"):  # the anchor keeps something of the rows, or it did not move
         moved = of(instant, request=r["request"])[0]["anchor_moved"]
         assert (r["rho_anew"] > 1e-6) == moved
-    rho, times = report.mlp_rho(found), report.mlp_times(found)
-    assert [row[1] for row in rho.rows] == [answer.name for answer in report.MLP]
+    rho, times = (make(ready(found)) for make in (report.mlp_rho, report.mlp_times))
+    assert [row[1].text for row in rho.rows] == [answer.name for answer in report.ANSWERS["mlp"]]
     assert len(times.rows) == len(unlearn_quality.REQUESTS)
 
 
@@ -214,11 +216,11 @@ def test_one_directory_gives_nothing_away_and_two_give_the_row(tmp_path):
     for r in of(found, scene=unlearn_identity.SAVED):
         assert r["ratio"] is None or r["ratio"] > 0.5
     assert max(r["ratio"] for r in of(found, scene=unlearn_identity.BOTH)) < 1e-6
-    lines = {row[3]: row for row in report.reconstruction(found).rows}
-    assert "miss" not in lines["saved"][-1]
-    assert "miss" not in lines["before and after"][-1]  # no goal: nothing deterministic can reach it
+    lines = {row[1].text: row for row in report.reconstruction(found).rows}
+    assert not lines["saved"][-1].mark
+    assert not lines["before and after"][-1].mark  # no goal: nothing deterministic can reach it
     leaking = [r | {"ratio": 0.01} for r in of(found, scene=unlearn_identity.SAVED)]
-    assert report.reconstruction(leaking).rows[0][-1] == "0.01 (miss: >= 0.5)"
+    assert report.reconstruction(leaking).rows[0][-1].text == "0.01 (miss: >= 0.5)"
 
 
 # Latency -------------------------------------------------------------------------------------------------------------
@@ -335,25 +337,16 @@ def test_bad_profile_is_refused(tmp_path):
 # Report --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_part_has_its_table(measured):
-    found = {table.title.split(":")[0].split(" ")[0]: table for table in report.tables(measured[2])}
+def test_every_part_has_its_table_and_its_plot(measured):
+    tables = report.FIGURE.all_tables(ready(measured[2]))
+    found = {table.title.split(":")[0].split(" ")[0]: table for table in tables}
     assert set(found) == {"Identity", "Logistic", "Coverage", "The", "Latency", "A", "Two", "Slow-down", "Fit"}
-    for table in report.tables(measured[2]):
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    text = report.markdown(measured[2])
-    assert text.count("### ") == len(report.tables(measured[2]))
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+    text = markdown.render(tables)
     assert "stand-in" in text
     assert "not installed" in text or "tabmat sandwich | " in text
-
-
-def test_the_terminal_shows_brackets_and_draws(measured, tmp_path):
-    from rich.console import Console
-
-    console = Console(width=400, record=True, file=open(tmp_path / "shown", "w"))  # noqa: SIM115
-    console.print(report.terminal(measured[2]))
-    assert "u.unlearn([row])" in console.export_text()
-    assert all(path.stat().st_size > 1000 for path in report.plot(measured[2], tmp_path / "rho.png"))
-    assert report.plot([], tmp_path / "none.png") == []
+    assert [drawing.name for drawing in report.FIGURE.plots(ready(measured[2]))] == ["unlearn"]
+    assert report.FIGURE.plots([]) == report.FIGURE.all_tables([]) == []
 
 
 def lr_record(request, rho, **more):
@@ -365,6 +358,7 @@ def lr_record(request, rho, **more):
         "d": 10,
         "model": "lr",
         "request": request,
+        "kind": request.split(" ")[0],
         "draw": 0,
         "method": "l2ul-expansion",
         "order": 3,
@@ -380,9 +374,9 @@ def lr_record(request, rho, **more):
 
 
 def cell(records, name, column):
-    table = report.lr_rho(records)
-    line = next(row for row in table.rows if row[1] == name)
-    return line[table.columns.index(column)]
+    table = report.lr_rho(ready(records))
+    line = next(row for row in table.rows if row[1].text == name)
+    return line[table.columns.index(column)].text
 
 
 def test_misses_have_their_goal_beside_them():
@@ -400,16 +394,11 @@ def test_misses_have_their_goal_beside_them():
 def test_coverage_counts_truth_over_estimate():
     records = [lr_record("random 1", 0.01 * k) for k in range(1, 21)]  # ratios 1 .. 20
     records += [lr_record("random 1", 0.5, error=None), lr_record("random 1", 0.5, error=0.0)]
-    line = report.coverage(records).rows[0]
-    assert line[2:4] == ("21", "1")
+    line = [c.text for c in report.coverage(ready(records)).rows[0]]
+    assert line[2:4] == ["21", "1"]
     assert line[-1] == "23.8 % (miss: >= 95 %)"  # 5 of 21, the estimate of 0 among the others
     assert float(line[5]) == 11
-    assert report.coverage([lr_record("random 1", 0.05)]).rows[0][-1] == "100 %"
-
-
-def test_without_records_the_page_says_how_to_measure():
-    assert "--profile full" in report.markdown([])
-    assert report.tables([{"experiment": "environment", "method": ""}]) == []
+    assert report.coverage(ready([lr_record("random 1", 0.05)])).rows[0][-1].text == "100 %"
 
 
 def test_the_shapes_of_the_profiles_can_be_made():

@@ -86,6 +86,6 @@ def test_records_resume_and_figure(tmp_path):
     assert all(r["rho"] < 0.05 for r in records if (r["method"], r["model"]) == ("l2ul-expansion", "lr"))
     assert {r["epsilon_training"] > 0 for r in records if r["method"] == "l2ul-paper"} == {True}
     check_resume(bounds, setting, tmp_path / "run", lose=2)
-    figure, _, rows = check_figure("bounds", records)
-    assert len(figure.axes) == 2
-    assert len(rows) == 2 * 2 * 7
+    drawings, tables = check_figure("bounds", records)
+    assert len(drawings[0].figure.axes) == 2
+    assert len(tables[0].rows) == 2 * 2 * 7

@@ -25,9 +25,9 @@ def test_cores_measures_every_task_at_its_threads(tmp_path):
             assert r["rate"] == pytest.approx(work / r["seconds"])
         check_resume(cores, setting, tmp_path / str(k))
         records += found
-    _, columns, rows = check_figure("cores", records)
-    assert columns[2] == "1 thread"
-    assert len(rows) == len(cores.TASKS)
+    _, (table,) = check_figure("cores", records)
+    assert table.columns[2] == "1 thread"
+    assert len(table.rows) == len(cores.TASKS)
 
 
 def test_peak_sees_what_a_block_allocates_and_frees():

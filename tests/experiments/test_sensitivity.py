@@ -106,5 +106,5 @@ def test_pairs_that_fail_are_recorded(tmp_path, monkeypatch):
 def test_resume_and_figure(records):
     setting, folder, found = records
     check_resume(sensitivity, setting, folder)
-    figure, _, _ = check_figure("sensitivity", found)
-    assert len(figure.axes) == 2 * 2 * 3
+    drawings, _ = check_figure("sensitivity", found)
+    assert len(drawings[0].figure.axes) == 2 * 2 * 3

@@ -87,5 +87,5 @@ def test_mlp_stream(tmp_path):
 def test_resume_and_figure(records):
     setting, folder, found = records
     check_resume(sequence, setting, folder)
-    figure, _, _ = check_figure("sequence", found)
-    assert len(figure.axes) == 3
+    drawings, _ = check_figure("sequence", found)
+    assert len(drawings[0].figure.axes) == 3

@@ -2,16 +2,12 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Run, read_records, upgrade, write_atomic
 from l2ul_fast.measure.timing import Times, gain, interleave, stolen_seconds
-from l2ul_fast.report.readme import PARTS, replace_part
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
@@ -77,15 +73,6 @@ def test_candidates_take_turns_in_another_order_every_round():
     assert Times([2.0, 2.0, 2.0]).spread == 0
     assert gain(Times([2.0, 20.0, 3.0]), Times([1.0, 10.0, 1.0])) == 2
     assert 0 <= stolen_seconds() < 1e9
-
-
-def test_readme_says_what_the_records_say():
-    """`make readme` rewrites both; a figure typed by hand, or stale, fails here."""
-    for name, part in PARTS.items():
-        text = (ROOT / part.page).read_text(encoding="utf-8")
-        assert replace_part(text, name, part.text(ROOT / "docs" / f"{part.records}.jsonl")) == text
-    with pytest.raises(UserError, match="exactly one pair"):
-        replace_part("nothing here", "kernels", "")
 
 
 def test_old_records_are_read_under_honest_names():

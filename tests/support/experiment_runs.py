@@ -5,7 +5,9 @@ import json
 
 from l2ul_fast.experiments.jobs import DATASETS, Setting, run_jobs
 from l2ul_fast.measure.records import Run
-from l2ul_fast.report.exhibits import FIGURES
+from l2ul_fast.report.exhibits import EXHIBITS
+from l2ul_fast.report.figure import resolve
+from l2ul_fast.report.runs import ready
 
 
 def tiny(tmp_path, name, threads=1, **numbers):
@@ -40,11 +42,11 @@ def check_resume(module, setting, folder, lose=1):
 
 
 def check_figure(name, records):
-    """Its plot draws and its table has a cell for every column."""
-    plot, table = FIGURES[name]
-    drawn = plot(records)
-    drawn.savefig(io.BytesIO(), format="png", dpi=30)
-    columns, rows = table(records)
-    assert rows
-    assert all(len(row) == len(columns) for row in rows)
-    return drawn, columns, [[getattr(cell, "text", cell) for cell in row] for row in rows]
+    """(drawings, tables) of its figure: plots draw, and every table has a cell for every column."""
+    figure, mine = resolve(EXHIBITS[name].figure), ready(records)
+    drawings, tables = figure.plots(mine), figure.all_tables(mine)
+    for drawing in drawings:
+        drawing.figure.savefig(io.BytesIO(), format="png", dpi=30)
+    assert tables
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+    return drawings, tables

@@ -30,7 +30,9 @@ def _peers(records: list[Record]) -> Table:
             reached = f"gradient {r['gradient_norm']:.0e}" if "gradient_norm" in r else f"loss {r.get('loss', 0):.4f}"
             goal, ratio = GOALS.get((task, r["method"])), median([r], "ratio")
             cell = marked(ratio_text(ratio), ratio, goal, at_least=True) if goal else Cell("–")
-            rows.append([f"{model_text(r['model'])}, {r['n']:,} × {r['d']}", r["method"], timed("seconds")([r]), cell, reached])
+            rows.append(
+                [f"{model_text(r['model'])}, {r['n']:,} × {r['d']}", r["method"], timed("seconds")([r]), cell, reached]
+            )
     columns = ["data", "trained by", "time", "ours is faster by", "reached"]
     return Table("Retrain beside other libraries", columns, rows, "Synthetic rows; medians of interleaved repeats.", 1)
 

@@ -84,7 +84,12 @@ def plots(records: list[Record]) -> list[Drawing]:
             for method in methods_of(here):
                 own, shape = select(here, method=method), style_of(method)
                 y = [max(excess(r) or FLOOR, FLOOR) for r in own]
-                paint = {"marker": "." if shape.marker == "_" else shape.marker, "s": 36, "alpha": 0.75, "linewidths": 1.0}
+                paint = {
+                    "marker": "." if shape.marker == "_" else shape.marker,
+                    "s": 36,
+                    "alpha": 0.75,
+                    "linewidths": 1.0,
+                }
                 axis.scatter([r["corrected_bound"] for r in own], y, color=shape.colour, label=shape.label, **paint)
                 axis.scatter([r["bound"] for r in own], y, facecolors="none", edgecolors=shape.colour, **paint)
             ends = [v for r in here for v in (r["bound"], r["corrected_bound"])]
@@ -92,9 +97,13 @@ def plots(records: list[Record]) -> list[Drawing]:
             axis.plot(line, line, color=INK, linewidth=1)
             axis.text(line[1], line[1], "excess = bound ", ha="right", va="bottom", fontsize=9)
             axis.set_title(f"{MODELS[model]} (Theorem {4.5 if model == 'lr' else 4.6})\n{sources(here)}", fontsize=11)
-            axis.set(xscale="log", yscale="log", xlabel="bound on the excess log-loss", ylabel="measured excess log-loss")
+            axis.set(
+                xscale="log", yscale="log", xlabel="bound on the excess log-loss", ylabel="measured excess log-loss"
+            )
         legend(figure, grid[0], 3)
-    alt = "Scatter plot, a panel per model: measured excess log-loss against its bound; below the diagonal a bound holds."
+    alt = (
+        "Scatter plot, a panel per model: measured excess log-loss against its bound; below the diagonal a bound holds."
+    )
     caption = f"Filled: corrected bound. Hollow: the paper's. Excess below {FLOOR:g} is drawn at the bottom. "
     return [Drawing("bounds", figure, alt, f"{caption}Data: {sources(mine)}.")]
 

@@ -34,7 +34,11 @@ TASKS = {
 def named(records: list[Record]) -> list[Record]:
     """Records with the task in words, in the order of the legend."""
     order = [*TASKS, *sorted({str(r.get("task")) for r in records} - set(TASKS))]
-    found = [{**r, "task": TASKS.get(r["task"], (r["task"],))[0], "_": order.index(r["task"])} for r in records if r.get("task")]
+    found = [
+        {**r, "task": TASKS.get(r["task"], (r["task"],))[0], "_": order.index(r["task"])}
+        for r in records
+        if r.get("task")
+    ]
     return sorted(found, key=lambda r: r["_"])
 
 
@@ -72,7 +76,7 @@ def _rate(own: list[Record]) -> Cell:
 
 
 def plots(records: list[Record]) -> list[Drawing]:
-    """Left: seconds by threads. Right: times faster than with the fewest, beside the ideal. None for one count alone."""
+    """Left: seconds by threads. Right: times faster than with the fewest. None for one count alone."""
     mine = _largest(records)
     counts = _counts(mine)
     if len(counts) < 2:

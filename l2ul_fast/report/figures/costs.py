@@ -15,6 +15,7 @@ from l2ul_fast.report.values import (
     median,
     method_cell,
     model_text,
+    models_text,
     plural,
     r_text,
     seconds,
@@ -37,9 +38,18 @@ def break_even_table(records: list[Record]) -> Table:
             head = [data, model_text(model), f"r = {r_text(found)}", method_cell(method)]
             paid = Cell("never" if count is None else f"{count:,.0f}", count)
             rows.append([*head, paid, seconds(extra), seconds(again), seconds(request)])
-    columns = ["dataset", "model", "r", "method", "break-even requests", "extra preparation", "one retrain", "one request"]
+    columns = [
+        "dataset",
+        "model",
+        "r",
+        "method",
+        "break-even requests",
+        "extra preparation",
+        "one retrain",
+        "one request",
+    ]
     return Table(
-        "When preparing has paid: requests until a method is cheaper than retraining each time",
+        f"When preparing has paid ({models_text(records)}): requests until it is cheaper than retraining each time",
         columns,
         rows,
         "Extra preparation is what a method does beyond the plain fit before the first request. Never: a request takes "
@@ -61,7 +71,13 @@ def thread_table(records: list[Record]) -> Table:
             rows.append([*head, *map(seconds, times), faster(gain)])
     columns = ["dataset", "model", "r", "method", *(plural(k, "thread") for k in counts)]
     note = "Medians over runs. The last column is how many times faster the largest thread count is."
-    return Table("Time of one request by thread count", [*columns, "gain"], rows if len(counts) > 1 else [], note, 3)
+    return Table(
+        f"Time of one request by thread count ({models_text(records)})",
+        [*columns, "gain"],
+        rows if len(counts) > 1 else [],
+        note,
+        3,
+    )
 
 
 def tables(records: list[Record]) -> list[Table]:

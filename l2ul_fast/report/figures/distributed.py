@@ -13,13 +13,16 @@ TIME, BYTES, EFFICIENCY = 1.2, 64 * 1024, 0.9
 
 
 def tables(records: list[Record]) -> list[Table]:
-    rows = [*_counts(select(records, experiment="distributed-kme")), *_pairs(select(records, experiment="distributed-pairs"))]
+    rows = [
+        *_counts(select(records, experiment="distributed-kme")),
+        *_pairs(select(records, experiment="distributed-pairs")),
+    ]
     for r in select(records, experiment="distributed-tasks"):
         moved = f"{r['scheduler_bytes_per_task']:,.0f} bytes to the scheduler"
         rows.append([f"an empty task, {r['workers']} workers", seconds_text(r["seconds_per_task"]), moved, ""])
     note = (
-        "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. Medians of "
-        "interleaved repeats; all results equal those of one process."
+        "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. Medians "
+        "of interleaved repeats; all results equal those of one process."
     )
     return [Table("Dask workers beside one process", ["what", "measured", "beside", "ratio"], rows, note)]
 

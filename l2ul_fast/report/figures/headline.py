@@ -38,6 +38,7 @@ from l2ul_fast.report.values import (
     r_text,
     ratio_text,
     runs_of,
+    seconds,
     seconds_text,
     select,
     settings_of,
@@ -52,6 +53,7 @@ TINY = 1e-12
 class Dot(NamedTuple):
     """One method on one dataset: medians over repeats."""
 
+    setting: tuple[object, ...]  #: dataset, source, n
     seconds: float | None
     rho: float | None  #: at least the solver's noise; None for an ensemble, which has no parameters to compare
     erased: float | None
@@ -95,7 +97,7 @@ def upper_median(found: Sequence[float]) -> float | None:
 
 
 def panels(records: list[Record]) -> dict[tuple[str, int], list[Record]]:
-    """{(model, r asked): records} of random requests, of one thread count; `baselines` where a model's own run lacks."""
+    """{(model, r asked): records} of random requests with one thread count; of `baselines` where a model has no run."""
     out: dict[tuple[str, int], list[Record]] = {}
     for model in MODELS:
         found = select(records, model=model, request=("random", None))
@@ -130,8 +132,8 @@ def _dot(records: list[Record]) -> Dot:
     if rho is not None:
         rho = max(rho, median(records, "noise_floor") or TINY)
     times = (median(records, name) for name in ("answer_seconds", "erased_seconds", "disagreement"))
-    seconds, erased, disagreement = times
-    return Dot(seconds, rho, erased, disagreement, records)
+    answer, erased, disagreement = times
+    return Dot(settings_of(records)[0], answer, rho, erased, disagreement, records)
 
 
 # --- one sentence -----------------------------------------------------------------------------------------------------
@@ -139,7 +141,8 @@ def _dot(records: list[Record]) -> Dot:
 
 def verdict(records: list[Record]) -> str:
     """What the run says of the default unlearner, in one sentence; "" without records of it."""
-    parts = []
+    parts: list[str] = []
+    seen: set[str] = set()
     for model in MODELS:
         cells = next((c for (m, _), c in panels(records).items() if m == model), [])
         found = {m.method: m for m in marks(cells)}
@@ -147,15 +150,18 @@ def verdict(records: list[Record]) -> str:
         if ours is None or ours.seconds is None:
             continue
         r = r_text(select(cells, method=ours.method))
-        rows = "one row" if r == "1" else f"{r} rows"
-        parts.append(f"{_where(cells)}{style_of(ours.method).label} takes {rows} out of {_model(model)} in {_range(ours)}")
+        taken = f"{'one row' if r == '1' else f'{r} rows'} out of {_model(model)} in {_range(ours)}"
+        where = _where(cells)
+        parts.append(f"{where}{style_of(ours.method).label} takes {taken}" if where not in seen else taken)
+        seen.add(where)
         ratios = speedup.span(cells)
         if ratios:
             parts[-1] += f", {_ratios(ratios)} Retrain"
         if ours.rho is not None:
-            parts[-1] += f", at a distance to the retrained model (rho) of {number_text(ours.rho, 2)}"
+            what = "at rho" if parts[1:] else "at a distance to the retrained model (rho) of"
+            parts[-1] += f", {what} {number_text(ours.rho, 2)}"
         parts[-1] += _beside(found)
-    return "; ".join([parts[0], *(p[:1].lower() + p[1:] for p in parts[1:])]) + "." if parts else ""
+    return "; ".join([p[:1].lower() + p[1:] if i else p for i, p in enumerate(parts)]) + "." if parts else ""
 
 
 def _where(cells: list[Record]) -> str:
@@ -215,20 +221,20 @@ def ranking(found: dict[tuple[str, int], list[Record]], title: str) -> Table:
             rows.append([head, *_line(mark, every, again, most)])
             extra = [r for dot in mark.dots for r in dot.records if r.get("overhead_seconds") is not None]
             if mark.method == "nothing" and extra:
-                rows.append([head, NONE, CALL, seconds_text(median(extra, "overhead_seconds")), *[NONE] * 5])
+                rows.append([head, CALL, NONE, seconds(median(extra, "overhead_seconds")), *[NONE] * 5])
     note = (
         f"{RHO_NOTE} Medians over datasets of the medians over runs; in brackets the smallest and the largest dataset, "
         "of a single dataset the quartiles over runs. rank: by rho, 1 is nearest to Retrain; what is not above the "
-        "solver's own noise counts as that noise and shares a rank. Whatever stands below Do nothing made things worse. "
+        "solver's own noise counts as that noise and shares a rank. Below Do nothing things got worse. "
         "◆ no other method is both faster and nearer. Call overhead: what a call that does nothing takes here."
     )
-    every = [r for cells in found.values() for r in cells]
-    if any(r.get("rho_target") == "method" for r in every):
+    measured = [r for cells in found.values() for r in cells]
+    if any(r.get("rho_target") == "method" for r in measured):
         note += " † trains otherwise: its rho is against a retrain of its own."
-    if disturbed(every):
+    if disturbed(measured):
         note += f" {DISTURBED_NOTE}"
-    columns = ["model", "rank", "method", "answer", "× Retrain", "erased", "× erased", "rho", "disagree"]
-    return Table(title, columns, rows, f"{note} Data: {sources(every)}.", block=1)
+    columns = ["model", "method", "rank", "answer", "× Retrain", "erased", "× erased", "rho", "disagree"]
+    return Table(title, columns, rows, f"{note} Data: {sources(measured)}.", block=1)
 
 
 def _place(mark: Mark) -> tuple[float, float, float]:
@@ -247,8 +253,8 @@ def _line(mark: Mark, every: list[Mark], again: Mark | None, most: int) -> list[
     name = style_of(mark.method).label + ("†" if mark.own else "") + (" ◆" if _on_front(mark, front) else "")
     name += "" if len(mark.dots) == most else f" ({len(mark.dots)} of {most})"
     return [
-        rank,
         Cell(name, method_cell(mark.method).sort),
+        rank,
         _spread(mark, "seconds", "answer_seconds"),
         _times(again, mark, "seconds"),
         _erased(mark),
@@ -286,8 +292,10 @@ def _erased(mark: Mark) -> Cell:
 
 
 def _times(again: Mark | None, mark: Mark, name: str) -> Cell:
-    theirs, ours = (getattr(m, name) if m else None for m in (again, mark))
-    return faster(theirs / ours if theirs and ours else None)
+    """Times faster than Retrain: the median over datasets."""
+    theirs = {dot.setting: getattr(dot, name) for dot in again.dots} if again else {}
+    pairs = [(theirs.get(dot.setting), getattr(dot, name)) for dot in mark.dots]
+    return faster(middle_of([a / b for a, b in pairs if a and b]))
 
 
 def _rho(mark: Mark) -> Cell:

@@ -17,6 +17,7 @@ from l2ul_fast.report.values import (
     Column,
     Drawing,
     Table,
+    Value,
     bytes_text,
     cells_of,
     erased_cell,
@@ -28,6 +29,7 @@ from l2ul_fast.report.values import (
     methods_of,
     middle,
     model_text,
+    models_text,
     number_text,
     one_thread_count,
     plural,
@@ -35,7 +37,6 @@ from l2ul_fast.report.values import (
     r_text,
     remarks,
     runs_of,
-    seconds_text,
     select,
     settings_of,
     sources,
@@ -78,19 +79,21 @@ def overhead_row(records: list[Record], columns: dict[str, Column]) -> list[Any]
 
 
 COLUMNS: dict[str, Column] = {
-    "accuracy": middle("accuracy", "{:.4f}"),
-    "− Retrain": middle(points, "{:+.2f}"),
     "rho": rho_cell,
-    "disagree": middle("disagreement", "{:.2%}"),
     "answer": timed("answer_seconds"),
-    "× Retrain": lambda own: NONE,
+    "× Retrain": lambda own: NONE,  # see BESIDE
     "erased": erased_cell,
     "× Retrain, erased": lambda own: NONE,
+    "disagree": middle("disagreement", "{:.2%}"),
+    "accuracy": middle("accuracy", "{:.4f}"),
+    "− Retrain": middle(points, "{:+.2f}"),
     "prepare": timed("prepare_seconds"),
     "state": lambda own: Cell(bytes_text(b := median(own, "state_bytes")), b),
     "runs": runs_of,
     "remark": remarks,
 }
+#: Columns that compare a time with Retrain's.
+BESIDE = {"× Retrain": "answer_seconds", "× Retrain, erased": "erased_seconds"}
 
 
 def table(records: list[Record]) -> Table:
@@ -98,21 +101,16 @@ def table(records: list[Record]) -> Table:
     rows = []
     names = [name for name in COLUMNS if name != "remark" or any(r.get("status", "ok") != "ok" for r in records)]
     columns = {name: COLUMNS[name] for name in names}
-    for data, model, _, request, threads, found in cells_of(
-        records, "data", "model", "r_asked", "request", "threads"
-    ):
+    for data, model, _, request, threads, found in cells_of(records, "data", "model", "r_asked", "request", "threads"):
         head = [data, model_text(model), f"r = {r_text(found)}", request, plural(threads or 1, "thread")]
         retrain = select(found, method="retrain")
         for method, own in cells_of(found, "method"):
-            own_columns = columns | {
-                "× Retrain": lambda own: factor(retrain, own),
-                "× Retrain, erased": lambda own: factor(retrain, own, "erased_seconds"),
-            }
-            rows.append([*head, method_cell(method), *(make(own) for make in own_columns.values())])
+            beside = {name: factor(retrain, own, field) for name, field in BESIDE.items()}
+            rows.append([*head, method_cell(method), *(beside.get(name) or columns[name](own) for name in names)])
             if method == "nothing" and (extra := overhead_row(own, columns)):
                 rows.append([*head, CALL, *extra])
     return Table(
-        f"Every cell{_of(records)}: medians over runs",
+        f"{models_text(records)}: every cell, medians over runs",
         ["dataset", "model", "r", "request", "threads", "method", *columns],
         rows,
         f"{RHO_NOTE} − Retrain: accuracy minus Retrain's, in points. disagree: test rows predicted otherwise than by "
@@ -122,11 +120,6 @@ def table(records: list[Record]) -> Table:
         "retrain of its own.",
         block=5,
     )
-
-
-def _of(records: list[Record]) -> str:
-    models = {MODELS.get(m, m) for (m,) in group_by(records, "model")}
-    return f" of {' and '.join(sorted(map(str, models)))}" if models else ""
 
 
 def brief(records: list[Record]) -> Table:
@@ -147,14 +140,19 @@ def brief(records: list[Record]) -> Table:
                 threads,
                 COLUMNS["− Retrain"](ours),
                 rho_cell(ours),
-                seconds_text(median(ours, "answer_seconds")),
+                timed("answer_seconds")(ours),
                 *(factor(rival, ours) for rival in rivals.values()),
-                seconds_text(median(ours, "erased_seconds")),
+                timed("erased_seconds")(ours),
                 factor(rivals["retrain"], ours, "erased_seconds"),
             ]
         )
     columns = ("dataset", "model", "r", "threads", "− Retrain", "rho", "answer", "× Retrain", "× Newton", "erased")
-    return Table("L2UL (default head): medians over runs", [*columns, "× Retrain, erased"], rows, block=2)
+    return Table(
+        f"{models_text(records)}: L2UL (default head), medians over runs",
+        [*columns, "× Retrain, erased"],
+        rows,
+        block=2,
+    )
 
 
 def plots(records: list[Record]) -> list[Drawing]:
@@ -180,6 +178,10 @@ def plots(records: list[Record]) -> list[Drawing]:
     return out
 
 
+#: What the bars show.
+FIELDS: tuple[Value, ...] = (points, "answer_seconds")
+
+
 def _bars(records: list[Record], title: str) -> Any:
     settings = settings_of(records)
     methods = [m for m in methods_of(records) if m in DRAWN] or methods_of(records)
@@ -191,7 +193,7 @@ def _bars(records: list[Record], title: str) -> Any:
         for i, method in enumerate(methods):
             x = np.arange(len(settings)) + width * (i - (len(methods) - 1) / 2)
             cells = [by.get((*s, method), []) for s in settings]
-            for axis, name in zip(axes, (points, "answer_seconds"), strict=True):
+            for axis, name in zip(axes, FIELDS, strict=True):
                 known = [(a, v) for a, c in zip(x, cells, strict=True) if (v := values(c, name))]
                 if not known:
                     continue

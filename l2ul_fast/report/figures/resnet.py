@@ -127,18 +127,34 @@ def goals(records: list[Record]) -> Table:
             theirs = median(others[other], "unlearn_seconds")
             if seconds and theirs:
                 text = f"{theirs / seconds:,.0f}×"
-                rows.append([name, r, f"times faster than {LOOKS[other, 'all'][0]}", marked(text, theirs / seconds, goal, at_least=True)])
+                rows.append(
+                    [
+                        name,
+                        r,
+                        f"times faster than {LOOKS[other, 'all'][0]}",
+                        marked(text, theirs / seconds, goal, at_least=True),
+                    ]
+                )
         if reached is None:
             continue
         if r in SIZES:
             goal = PAPER["l2ul-network"][0][SIZES.index(r)]
-            rows.append([name, r, "ToW beside the paper's", marked(f"{reached:.3f}", round(reached, 2), goal, at_least=True)])
+            rows.append(
+                [name, r, "ToW beside the paper's", marked(f"{reached:.3f}", round(reached, 2), goal, at_least=True)]
+            )
         for other in ("nothing", "rum", "advimp"):
             theirs = median(others[other], "tow")
             if theirs is not None:
                 missed = Cell(f"{reached:.3f} (miss: > {theirs:.3f})", reached, "missed")
                 good = reached > theirs
-                rows.append([name, r, f"ToW beside {LOOKS[other, 'all'][0]}", Cell(f"{reached:.3f}", reached) if good else missed])
+                rows.append(
+                    [
+                        name,
+                        r,
+                        f"ToW beside {LOOKS[other, 'all'][0]}",
+                        Cell(f"{reached:.3f}", reached) if good else missed,
+                    ]
+                )
     return Table("Goals", ["method", "r", "what", "measured"], rows, block=1)
 
 

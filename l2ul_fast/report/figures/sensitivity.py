@@ -37,8 +37,8 @@ COLUMNS = {
 
 
 def tables(records: list[Record]) -> list[Table]:
-    by = {"data": "dataset", "model": "model", "parameter": "varied", "value": "value", "r": "r", "method": "method"}
-    return [table_of("Accuracy and rho by psi, s and m", one_thread_count(records), by, COLUMNS, block=2)]
+    by = {"data": "dataset", "model": "model", "parameter": "varied", "method": "method", "value": "value", "r": "r"}
+    return [table_of("Accuracy and rho by psi, s and m", one_thread_count(records), by, COLUMNS, block=3)]
 
 
 def plots(records: list[Record]) -> list[Drawing]:

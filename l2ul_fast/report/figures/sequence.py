@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.figure import Figure
-from l2ul_fast.report.style import INK, drawing_style, draw_line, legend, seconds_axis, subplots
+from l2ul_fast.report.style import INK, draw_line, drawing_style, legend, seconds_axis, subplots
 from l2ul_fast.report.values import (
     MODELS,
     Drawing,
@@ -22,7 +22,7 @@ from l2ul_fast.report.values import (
     values,
 )
 
-#: (field, label, where smaller values are drawn: a refresh leaves only the solver's noise, the only method shown without)
+#: (field, label, where smaller values are drawn: a refresh leaves only the solver's noise)
 ROWS = (
     ("rho", "rho (1 = did nothing)", 1e-5),
     ("drift", "|theta − retrained|", 1e-8),

@@ -11,7 +11,6 @@ from l2ul_fast.report.values import (
     Table,
     cells_of,
     factor,
-    faster,
     median,
     method_cell,
     ratio_text,
@@ -53,7 +52,13 @@ NOTE = (
 def tables(records: list[Record]) -> list[Table]:
     """One table per model, all datasets and baselines."""
     return [
-        Table(f"Speed-ups beside the paper's, {MODELS_SHORT[model]}: times faster than each baseline", COLUMNS, found, NOTE, 1)
+        Table(
+            f"Speed-ups beside the paper's, {MODELS_SHORT[model]}: times faster than each baseline",
+            COLUMNS,
+            found,
+            NOTE,
+            1,
+        )
         for model in ("lr", "mlp")
         if (found := rows(select(records, model=model, r_asked=1, request=("random", None)), model))
     ]
@@ -98,7 +103,10 @@ def _verdict(record: Record, ratio: Cell, paper: float | None) -> Cell:
 
 def span(records: list[Record], against: str = "retrain", name: str = "answer_seconds") -> list[float]:
     """L2UL's speed-up on each dataset, slowest first."""
-    found = (factor(select(own, method=against), select(own, method=ours_of(own)), name) for _, own in cells_of(records, "data"))
+    found = (
+        factor(select(own, method=against), select(own, method=ours_of(own)), name)
+        for _, own in cells_of(records, "data")
+    )
     return sorted(cell.sort for cell in found if isinstance(cell.sort, float))
 
 

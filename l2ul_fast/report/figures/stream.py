@@ -26,15 +26,15 @@ def tables(records: list[Record]) -> list[Table]:
         ratio = median([r], "fraction_of_limit")
         text = "" if ratio is None else f"{ratio:.2f}× the larger"
         rows.append([what, seconds_text(r["seconds"]), ", ".join(parts), text])
-    for r in select(records, experiment="memory"):
-        rows.append([f"peak memory growth, {r['n']:,} rows", f"{r['mib']:.0f} MiB", "the idle process", ""])
+    memory = select(records, experiment="memory")
+    rows += [[f"peak memory growth, {r['n']:,} rows", f"{r['mib']:.0f} MiB", "the idle process", ""] for r in memory]
     rows += _rows_by_number(select(records, experiment="rows"))
     for experiment, ours, other in BESIDE:
         found = {r["method"]: r for r in select(records, experiment=experiment)}
         if ours in found and other in found:
             mine, base = found[ours]["seconds"], found[other]["seconds"]
-            ratio = f"{base / mine:.0%} of its speed" if experiment == "write" else f"{faster(base / mine).text} faster"
-            rows.append([f"{ours}, {found[ours]['n']:,} rows", seconds_text(mine), f"{other} {base:.2f} s", ratio])
+            text = f"{base / mine:.0%} of its speed" if experiment == "write" else f"{faster(base / mine).text} faster"
+            rows.append([f"{ours}, {found[ours]['n']:,} rows", seconds_text(mine), f"{other} {base:.2f} s", text])
     for r in select(records, experiment="codec"):
         if r["method"] != "none":
             times = ", ".join(f"{name} {r[f'{name}_ratio']:.1f}×" for name in ("write", "read", "stream"))
