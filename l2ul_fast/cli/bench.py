@@ -182,14 +182,14 @@ def _run(
 def _show(run: Any, as_json: bool, new: bool) -> None:
     """Records as JSON lines or tables on stdout; the page, drawn anew where there is something new."""
     from l2ul_fast.experiments import registry
-    from l2ul_fast.report import write_report
-    from l2ul_fast.report.terminal import terminal
+    from l2ul_fast.report.page import write_report
+    from l2ul_fast.report.terminal import closing, console
 
     if as_json:
         for record in run.records:
             print(json.dumps(record))
     else:
-        stdout().print(terminal(run.records, registry.exhibits(), registry.styles_of(run)))
+        console().print(closing(run.records, registry.exhibits(), registry.styles_of(run)))
     page = run.folder / "report" / "index.html"
     if new or not page.exists():
         with stderr.status("drawing the report"):
@@ -226,9 +226,9 @@ def reproduce(
 ) -> None:
     """Measure one cell of a run again, with the same seed, and show both results."""
     from l2ul_fast.experiments.reproduce import reproduce_cell
-    from l2ul_fast.report import find_run
-    from l2ul_fast.report.terminal import side_by_side
+    from l2ul_fast.report.runs import find_run
+    from l2ul_fast.report.terminal import both, console, render
 
     with stderr.status("measuring"):
         before, after = reproduce_cell(find_run(run), cell, out)
-    stdout().print(side_by_side(before, after))
+    console().print(render([both(before, after)]))

@@ -19,12 +19,26 @@ def report(
     run: Annotated[str, typer.Argument(help="Folder of a run, finished or not (or its name under results/).")],
     out: Annotated[Path | None, typer.Option(help="Folder for the page and its plots (default: RUN/report).")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    publish_to: Annotated[
+        Path | None,
+        typer.Option("--publish", help="Instead: keep records and plots in docs/ of this folder, rewrite its pages."),
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page of a run, with its plots as PNG and SVG beside it; prints the page's path."""
-    from l2ul_fast.report.run import write_report
+    from l2ul_fast.experiments import registry
+
+    if publish_to is not None:
+        from l2ul_fast.report.publish import publish
+
+        with stderr.status("drawing"):
+            pages = publish(run, publish_to, registry.exhibits(), registry.styles_of())
+        for page in pages:
+            print(page)
+        return
+    from l2ul_fast.report.page import write_report
 
     with stderr.status("drawing"):
-        page, missing = write_report(run, out)
+        page, missing = write_report(run, out, registry.exhibits(), registry.styles_of())
     for text in missing:
         stderr.print(f"missing: {text}", markup=False)
     print(page)
@@ -47,8 +61,8 @@ def compare(
 ) -> None:
     """Tell what got faster, slower, better or worse from run A to run B. Exit code 0: nothing slower or worse, 1:
     something is, 2: the runs cannot be compared."""
-    from l2ul_fast.report.compare import compare_runs
-    from l2ul_fast.report.comparison import terminal
+    from l2ul_fast.report.compare import compare_runs, summary, table
+    from l2ul_fast.report.terminal import console, render
 
     try:
         found = compare_runs(a, b, min_effect, min_points, alpha)
@@ -61,8 +75,9 @@ def compare(
         for change in found.changes:
             print(json.dumps(change.as_json()))
     else:
-        console = Console()
-        console = console if console.is_terminal else Console(width=170)
-        console.print(terminal(found, everything))
+        out, shown = console(), table(found, everything)
+        if shown.rows:
+            out.print(render([shown], out.width))
+        out.print(summary(found))
     if found.bad:
         raise typer.Exit(1)

@@ -169,7 +169,8 @@ def exhibits() -> dict[str, Any]:
     """What the report shows of every experiment, by the names of their records."""
     from l2ul_fast.report.figure import Exhibit
 
-    return {e.name: Exhibit(e.title, e.figure, e.order) for e in load().values()}
+    found = {e.name: Exhibit(e.title, e.figure, e.order) for e in load().values()}
+    return found | {"gate": Exhibit("Correctness checks before any timing", None, 1000)}
 
 
 def styles_of(run: Any = None) -> dict[str, Style]:

@@ -1,8 +1,8 @@
 """`l2ul compare A B`: what changed from one run to another beyond the noise.
 
-A cell is everything that says what was measured (IDENTITY); its runs are paired by seed. A change counts when a paired
-t-test over the runs rejects "no change" after Holm's correction for all tests made (so that the chance of any false
-alarm is alpha), and when it is larger than a minimum effect. Fewer than three paired runs are never judged.
+A cell is everything that says what was measured (records.IDENTITY); its runs are paired by seed. A change counts when a
+paired t-test over the runs rejects "no change" after Holm's correction for all tests made (so that the chance of any
+false alarm is alpha), and when it is larger than a minimum effect. Fewer than three paired runs are never judged.
 """
 
 from __future__ import annotations
@@ -17,38 +17,20 @@ import numpy as np
 from scipy import stats
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Record, read_records
-from l2ul_fast.report.common import RUN, bytes_text, group, median, seconds_text, tidy, value
-from l2ul_fast.report.run import environment_of, find_run
-
-#: Fields that say what was measured; records that agree in them are runs of one cell.
-IDENTITY = (
-    "experiment",
-    "dataset",
-    "source",
-    "n",
-    "d",
-    "model",
-    "method",
-    "r",
-    "kind",
-    "threads",
-    "profile",
-    "task",
-    "part",
-    "parameter",
-    "value",
-    "psi",
-    "t",
-    "s",
-    "m",
-    "k",
-    "requests",
-    "dirty",
-    "scope",
-    "width",
-    "epochs",
+from l2ul_fast.measure.records import IDENTITY, REPEAT, Record
+from l2ul_fast.report.runs import environment_of, find_run, load, measured
+from l2ul_fast.report.values import (
+    Cell,
+    Table,
+    bytes_text,
+    dataset_label,
+    group_by,
+    median,
+    method_cell,
+    seconds_text,
+    value,
 )
+
 MIN_RUNS = 3
 #: rho below this is as good as 0: without a recorded solver floor, rounding decides the rest.
 TINY = 1e-12
@@ -98,7 +80,7 @@ def _share(name: str, more: bool, read: Callable[[Record], float | None] | None 
 
 
 METRICS = (
-    *(_time(name) for name in ("unlearn_seconds", "erased_seconds", "prepare_seconds", "seconds", "refresh_seconds")),
+    *(_time(name) for name in ("answer_seconds", "erased_seconds", "prepare_seconds", "seconds", "refresh_seconds")),
     Metric("rho", True, False, ("better", "worse"), _rho, lambda v: "–" if v is None else f"{v:.3g}"),
     _share("accuracy", True),
     _share("disagreement", False),
@@ -167,10 +149,10 @@ class Comparison:
 def compare_runs(
     a: Path | str, b: Path | str, min_effect: float = 0.10, min_points: float = 0.1, alpha: float = 0.05
 ) -> Comparison:
-    """Compare run A (before) with run B (after); UserError when they share no cell."""
+    """Compare run A (before) with run B (after); UserError when they share no cell, or no value of one."""
     folders = [find_run(a), find_run(b)]
-    found = [tidy(read_records(folder)) for folder in folders]
-    machines = [environment_of(f if f.is_dir() else f.parent, r) for f, r in zip(folders, found, strict=True)]
+    found = [load(folder) for folder in folders]
+    machines = [environment_of(f, r) for f, r in zip(folders, found, strict=True)]
     cells = [_cells(records) for records in found]
     shared = [key for key in cells[0] if key in cells[1]]
     if not shared:
@@ -187,8 +169,10 @@ def compare_runs(
     for name, mine in ((a, cells[0]), (b, cells[1])):
         if len(mine) > len(shared):
             warnings.append(f"{len(mine) - len(shared)} of {len(mine)} cells are in {name} only.")
+    if not changes:
+        raise UserError(f"{a} and {b} share {len(shared)} cells but no value of them, so there is nothing to compare")
     judge(changes, min_effect, min_points, alpha)
-    shift = [c.effect for c in changes if c.metric.name == "unlearn_seconds"]
+    shift = [c.effect for c in changes if c.metric.name == "answer_seconds"]
     if len(shift) >= 5 and abs(np.median(shift)) > math.log1p(min_effect):
         how = "slower" if np.median(shift) > 0 else "faster"
         warnings.append(
@@ -199,16 +183,15 @@ def compare_runs(
 
 
 def _cells(records: list[Record]) -> dict[tuple[Any, ...], list[Record]]:
-    measured = [r for r in records if r.get("experiment") not in (None, "environment")]
     try:
-        return group(measured, *IDENTITY)
+        return group_by([r for r in measured(records) if r["experiment"] != "gate"], *IDENTITY)
     except TypeError:
         raise UserError("a record has a list or an object where it should name what was measured") from None
 
 
 def _pairs(a: list[Record], b: list[Record]) -> list[tuple[Record, Record]]:
     """Runs of one cell with the same seed and draw of rows; several of the same are paired in their order."""
-    mine, other = group(a, *RUN), group(b, *RUN)
+    mine, other = group_by(a, *REPEAT), group_by(b, *REPEAT)
     return [both for key in mine if key in other for both in zip(mine[key], other[key], strict=False)]
 
 
@@ -224,8 +207,8 @@ def _changes(key: tuple[Any, ...], pairs: list[tuple[Record, Record]]) -> list[C
             both = list(dict.fromkeys(both))
         x, y = np.array(both).T
         moved = np.log(y / x) if metric.ratio else y - x
-        spread = max((median(side, "unlearn_spread") or 0.0 for side in zip(*pairs, strict=True)), default=0.0)
-        noise = spread if metric.name in ("unlearn_seconds", "erased_seconds") else 0.0
+        spread = max((median(side, "answer_spread") or 0.0 for side in zip(*pairs, strict=True)), default=0.0)
+        noise = spread if metric.name in ("answer_seconds", "erased_seconds") else 0.0
         middle = float(np.median(moved))
         out.append(
             Change(cell, metric, float(np.median(x)), float(np.median(y)), middle, len(both), noise, paired_p(moved))
@@ -296,3 +279,48 @@ def _why_none(a: list[Record], b: list[Record]) -> str:
         if not set(sides[0]) & set(sides[1]):
             return f" (they have different values of {name}: {', '.join(sides[0][:4])} and {', '.join(sides[1][:4])})"
     return ""
+
+
+# --- shown ------------------------------------------------------------------------------------------------------------
+
+ORDER = {"slower": 0, "worse": 0, "faster": 1, "better": 1, "too few runs": 2, "same": 3}
+MARKS = {0: "bad", 1: "good"}
+
+
+def summary(found: Comparison) -> str:
+    counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in ORDER)
+    return f"{found.cells} cells in both runs, {len(found.changes)} values compared: {counts}."
+
+
+def table(found: Comparison, everything: bool = False) -> Table:
+    """What got worse first, then what got better; a block per dataset."""
+    shown = [c for c in found.changes if everything or c.verdict not in ("same", "too few runs")]
+    shown.sort(key=lambda c: (ORDER[c.verdict], _data(c.cell), -abs(c.effect)))
+    rows = [
+        [
+            _data(c.cell),
+            _place(c.cell),
+            method_cell(str(c.cell.get("method", ""))).text,
+            c.metric.name,
+            Cell(c.verdict, c.verdict, MARKS.get(ORDER[c.verdict], "")),
+            c.metric.text(c.a),
+            c.metric.text(c.b),
+            c.change,
+            c.pairs,
+            "–" if c.corrected is None else f"{c.corrected:.2g}",
+        ]
+        for c in shown
+    ]
+    columns = ["data", "cell", "method", "metric", "verdict", "A", "B", "change", "runs", "p"]
+    return Table("What changed from A to B", columns, rows, block=1)
+
+
+def _data(cell: Record) -> str:
+    return dataset_label(*(cell.get(k) for k in ("dataset", "source", "n"))) if cell.get("dataset") else ""
+
+
+def _place(cell: Record) -> str:
+    """The experiment and what else tells its cells apart."""
+    known = ("experiment", "dataset", "source", "n", "d", "method", "profile", "m", "s", "t")
+    rest = [n for n in IDENTITY if n in cell and n not in known and cell[n] not in ("random", 1)]
+    return " ".join([str(cell["experiment"]), *(f"{n}={cell[n]}" for n in rest)])

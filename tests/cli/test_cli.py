@@ -75,7 +75,7 @@ def test_bench_kernels_measures_writes_and_goes_on(tmp_path):
     assert {"sgemm peak", "sgemm of this shape", "l2ul cell_counts", "l2ul assign_cells", "scikit-learn"} <= methods
     assert all(r["differs_from_ours"] < 0.01 for r in records if "differs_from_ours" in r)
     assert {r["method"] for r in records if r["experiment"] == "cold-start"} == {"cold", "cached"}
-    assert (tmp_path / "results/kernels/kernels.png").stat().st_size > 10_000
+    assert (tmp_path / "results/kernels/report/kernels.png").stat().st_size > 10_000
     again = l2ul(*words, cwd=tmp_path)  # nothing is measured twice
     assert "assign_cells" in again.stdout
     written = (tmp_path / "results/kernels/records.jsonl").read_text().splitlines()

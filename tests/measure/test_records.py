@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +23,6 @@ from l2ul_fast.measure.records import (
     write_atomic,
 )
 from l2ul_fast.measure.timing import Times, interleave
-from l2ul_fast.report.readme import PARTS, replace_part
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
@@ -104,15 +100,6 @@ def test_the_share_that_was_stolen_is_of_the_interval(monkeypatch, tmp_path):
     assert meter.share() is None
     monkeypatch.undo()
     assert environment.StealMeter().share() in (None, pytest.approx(0.5, abs=0.5))
-
-
-def test_readme_says_what_the_records_say():
-    """`make readme` rewrites both; a figure typed by hand, or stale, fails here."""
-    for name, part in PARTS.items():
-        text = (ROOT / part.page).read_text(encoding="utf-8")
-        assert replace_part(text, name, part.text(ROOT / "docs" / f"{part.records}.jsonl")) == text
-    with pytest.raises(UserError, match="exactly one pair"):
-        replace_part("nothing here", "kernels", "")
 
 
 def test_old_records_are_read_under_honest_names():

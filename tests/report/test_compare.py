@@ -4,15 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from report_data import DATASETS, ENVIRONMENT, main_records, write
+import report_data
+from report_data import ENVIRONMENT, FEW, main_records, write
 from scipy import stats
 from typer.testing import CliRunner
 
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import UserError
 from l2ul_fast.report.compare import compare_runs, holm, paired_p
-
-FEW = {name: DATASETS[name] for name in ("magic", "higgs")}
 
 
 def records(rng=1, seeds=10, **options):
@@ -50,7 +49,7 @@ def test_two_runs_of_the_same_thing_do_not_differ(tmp_path):
 def test_a_real_change_is_found_and_only_it(tmp_path):
     after = records(rng=2)
     for r in of(after, method="l2ul-expansion", dataset="magic", experiment="lr"):
-        r["unlearn_seconds"] *= 1.5
+        r["answer_seconds"] *= 1.5
         r["rho"] /= 2
     for r in of(after, method="sisa", dataset="higgs", experiment="mlp", r=100):
         r["accuracy"] -= 0.05
@@ -59,7 +58,7 @@ def test_a_real_change_is_found_and_only_it(tmp_path):
         (c.cell["method"], c.cell["dataset"], c.metric.name, c.verdict) for c in found.changes if c.verdict != "same"
     }
     assert changed == {
-        ("l2ul-expansion", "magic", "unlearn_seconds", "slower"),
+        ("l2ul-expansion", "magic", "answer_seconds", "slower"),
         ("l2ul-expansion", "magic", "rho", "better"),
         ("sisa", "higgs", "accuracy", "worse"),
     }
@@ -73,12 +72,12 @@ def test_small_changes_need_to_be_larger_than_the_minimum(tmp_path):
     before = records(noise=1e-4)
     after = records(noise=1e-4)
     for r in of(after, method="l2ul-expansion", experiment="lr"):
-        r["unlearn_seconds"] *= 1.05
+        r["answer_seconds"] *= 1.05
         r["accuracy"] -= 0.0005
     a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
     assert not compare_runs(a, b).bad
     assert {c.metric.name for c in compare_runs(a, b, min_effect=0.02, min_points=0.02).bad} == {
-        "unlearn_seconds",
+        "answer_seconds",
         "accuracy",
     }
 
@@ -94,16 +93,16 @@ def test_rho_below_the_solvers_noise_is_all_one(tmp_path):
 def test_timings_noisier_than_the_change_are_not_judged(tmp_path):
     before, after = records(noise=1e-4), records(noise=1e-4)
     for r in of(after, method="l2ul-expansion"):
-        r["unlearn_seconds"] *= 1.3
+        r["answer_seconds"] *= 1.3
     for r in before + after:
-        r["unlearn_spread"] = 0.5
+        r["answer_spread"] = 0.5
     assert not compare_runs(write(tmp_path / "a", before), write(tmp_path / "b", after)).bad
 
 
 def test_few_runs_are_never_judged(tmp_path):
     after = records(seeds=2)
     for r in after:
-        r["unlearn_seconds"] *= 10
+        r["answer_seconds"] *= 10
     found = compare_runs(write(tmp_path / "a", records(seeds=2)), write(tmp_path / "b", after))
     assert not found.bad
     assert found.count("too few runs") > 50
@@ -123,9 +122,9 @@ def test_runs_are_paired_by_seed_not_by_order(tmp_path):
     """Seeds differ a hundredfold among themselves; pairing takes that away."""
     before, after = records(noise=0.001), records(noise=0.001)
     for r in before + after:
-        r["unlearn_seconds"] *= 10 ** (r["run"] % 3)
+        r["answer_seconds"] *= 10 ** (r["repeat"] % 3)
     for r in of(after, method="newton"):
-        r["unlearn_seconds"] *= 1.2
+        r["answer_seconds"] *= 1.2
     a, b = write(tmp_path / "a", before), write(tmp_path / "b", after[::-1])
     assert {c.cell["method"] for c in compare_runs(a, b).bad} == {"newton"}
 
@@ -163,7 +162,7 @@ def test_exit_codes_and_output(tmp_path):
     before, after = records(noise=0.01), records(rng=2, noise=0.01)
     same = write(tmp_path / "same", before)
     for r in of(after, method="l2ul-expansion", dataset="higgs", experiment="mlp", r=1):
-        r["unlearn_seconds"] *= 2
+        r["answer_seconds"] *= 2
     slow = write(tmp_path / "slow", after)
     done = run(same, same)
     assert done.exit_code == 0
@@ -178,7 +177,7 @@ def test_exit_codes_and_output(tmp_path):
     lines = [json.loads(line) for line in run(same, slow, "--json").stdout.splitlines()]
     slower = [x for x in lines if x["verdict"] == "slower"]
     assert [(x["method"], x["dataset"], x["metric"], x["runs"]) for x in slower] == [
-        ("l2ul-expansion", "higgs", "unlearn_seconds", 10)
+        ("l2ul-expansion", "higgs", "answer_seconds", 10)
     ]
     assert slower[0]["change"] == pytest.approx(1.0, abs=0.05)
     for words in ((same, tmp_path / "nowhere"), (same, tmp_path)):
@@ -191,14 +190,20 @@ def test_exit_codes_and_output(tmp_path):
 
 
 def test_an_old_run_is_compared_under_the_names_of_today(tmp_path):
-    before = records(seeds=3)
-    for r in before:  # as the version before wrote them
-        r["method"] = {"l2ul-expansion": "l2ul"}.get(r["method"], r["method"])
-        for name in ("answer_seconds", "erased_seconds"):
-            del r[name]
-    found = compare_runs(write(tmp_path / "a", before), write(tmp_path / "b", records(seeds=3)))
+    old = report_data.before(records(seeds=3))
+    found = compare_runs(write(tmp_path / "a", old), write(tmp_path / "b", records(seeds=3)))
     compared = {c.cell["method"] for c in found.changes}
     assert "newton" in compared
     assert not {m for m in compared if m == "l2ul" or "expansion" in m}  # a Newton step is no expansion
     assert "erased_seconds" not in {c.metric.name for c in found.changes}
     assert sum("cells are in" in w for w in found.warnings) == 2  # some in either run only
+
+
+@pytest.mark.parametrize("shared", [[], [{"experiment": "gate", "threads": 1}], [{"experiment": "odd", "y": 1.0}]])
+def test_runs_without_a_common_value_exit_with_2(tmp_path, shared):
+    """A shared check, or a shared cell with nothing to compare, is no comparison: it may not pass."""
+    lr, mlp = (of(records(seeds=1), experiment=name) for name in ("lr", "mlp"))
+    done = run(write(tmp_path / "a", lr + shared), write(tmp_path / "b", mlp + shared))
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from l2ul_fast.experiments import registry
+
+EXHIBITS, STYLES = registry.exhibits(), registry.styles_of()
+
 DATASETS = {
     "magic": ("real", 15_216, 10),
     "adult": ("real", 26_048, 14),
@@ -14,6 +18,7 @@ DATASETS = {
     "susy": ("stand-in", 400_000, 18),
     "higgs": ("stand-in", 800_000, 28),
 }
+FEW = {name: DATASETS[name] for name in ("magic", "higgs")}
 # method: (seconds per row of the dataset, fixed seconds, rho at r = 1, accuracy lost)
 METHODS = {
     "nothing": (0, 2e-7, 1.0, 0.0),
@@ -33,6 +38,7 @@ METHODS = {
     "l2ul-kme": (0, 4e-6, 0.7, 0.0),
     "l2ul-paper": (0, 5e-6, 60.0, 0.04),
 }
+ACCURACY = {"magic": 0.79, "adult": 0.85, "sepsis": 0.98, "skin": 0.92, "covtype": 0.72, "susy": 0.78}
 ENVIRONMENT = {
     "git": "0123456789abcdef0123456789abcdef01234567",
     "cpu": "Example CPU 9000",
@@ -45,32 +51,36 @@ ENVIRONMENT = {
 
 
 def main_records(seeds=10, datasets=DATASETS, methods=METHODS, noise=0.05, threads=(1,), rng=1):
-    """Records of lr, mlp and efficacy."""
+    """Records of lr, mlp and efficacy, as a run of today writes them."""
     rng = np.random.default_rng(rng)
-    out = []
-    for experiment, model, sizes in (("lr", "lr", (1,)), ("mlp", "mlp", (1, 100, 1000)), ("efficacy", "mlp", (1000,))):
-        for dataset in datasets:
-            source, n, d = DATASETS[dataset]
-            for r in sizes:
-                for seed in range(seeds):
-                    for method in methods:
-                        if method == "fyemu" and model == "lr":
-                            continue
-                        key = (experiment, dataset, source, n, d, model, method, r, seed)
-                        out += [_record(rng, *key, k, noise) for k in threads]
-    return out
+    cells = [
+        (experiment, dataset, *DATASETS[dataset], model, method, r, seed, k)
+        for experiment, model, sizes in (
+            ("lr", "lr", (1,)),
+            ("mlp", "mlp", (1, 100, 1000)),
+            ("efficacy", "mlp", (1000,)),
+        )
+        for dataset in datasets
+        for r in sizes
+        for seed in range(seeds)
+        for method in methods
+        if (method, model) != ("fyemu", "lr")
+        for k in threads
+    ]
+    return [_record(rng, noise, *cell) for cell in cells]
 
 
-def _record(rng, experiment, dataset, source, n, d, model, method, r, seed, threads, noise):
+def _record(rng, noise, experiment, dataset, source, n, d, model, method, r, repeat, threads):
     slope, fixed, rho, lost = METHODS[method]
     heavy = 8 if model == "mlp" else 1
-    base = {"magic": 0.79, "adult": 0.85, "sepsis": 0.98, "skin": 0.92, "covtype": 0.72, "susy": 0.78}.get(
-        dataset, 0.64
-    )
-    retrain = base + 0.002 * rng.standard_normal()
+    retrain = ACCURACY.get(dataset, 0.64) + 0.002 * rng.standard_normal()
     time = heavy * (slope * n + fixed) * (1 + 0.2 * np.log10(r)) / threads**0.8
-    quiet = noise if method != "nothing" else 0
+    quiet, nothing = noise if method != "nothing" else 0, method == "nothing"
+    answer = time * float(np.exp(noise * rng.standard_normal()))
+    # retrain and our sums need no more; some prepare anew; doing nothing never erases
+    more = {"nothing": None, "retrain": 1, "sisa": 1, "l2ul-expansion": 1, "deltagrad": 50}.get(method, 3)
     found = {
+        "schema": 2,
         "experiment": experiment,
         "dataset": dataset,
         "source": source,
@@ -79,79 +89,63 @@ def _record(rng, experiment, dataset, source, n, d, model, method, r, seed, thre
         "model": model,
         "method": method,
         "r": r,
-        "kind": "random",
+        "request": "random",
         "r_asked": r,
         "seed": 0,
-        "run": seed,
+        "repeat": repeat,
         "threads": threads,
         "profile": "quick",
         "accuracy": retrain - lost,
         "retrain_accuracy": retrain,
         "rho": rho if rho in (None, 1) else rho * r**0.3 * float(np.exp(quiet * rng.standard_normal())),
         "disagreement": 0.0 if rho == 0 else 0.001,
-        "nothing_disagreement": 0.002,
-        "unlearn_seconds": time * float(np.exp(noise * rng.standard_normal())),
-        "unlearn_spread": noise,
+        "answer_seconds": None if nothing else answer,
+        "overhead_seconds": answer if nothing else None,
+        "answer_spread": noise,
+        "erased_seconds": None if more is None else more * answer,
         "prepare_seconds": heavy * (1.5e-6 * n + (0.0 if method in ("retrain", "nothing") else 2.0)),
         "state_bytes": 25 * n if method.startswith("l2ul") else 1000,
-        "exact": method.startswith("retrain"),
-        "at": round(rng.random(), 3),
+        "rho_target": None if rho is None else "method" if method == "deltagrad" else "model",
         "job": f"{dataset} {model}",
+        "status": "ok",
     }
-    found["answer_seconds"] = found["unlearn_seconds"]
-    # retrain and our sums need no more; some prepare anew; doing nothing never erases
-    more = {"nothing": None, "retrain": 1, "sisa": 1, "l2ul-expansion": 1, "deltagrad": 50}.get(method, 3)
-    found["erased_seconds"] = None if more is None else more * found["answer_seconds"]
-    found["reference"] = None if rho is None else "own" if method == "deltagrad" else "A"
     if method == "retrain":
         found["noise_floor"] = 1e-8
     if experiment == "efficacy":
         dead = dataset == "sepsis" and method == "l2ul-paper"
         auc = 0.5 + 0.02 * rng.random()
-        found |= {
-            "forget_accuracy": retrain - lost,
-            "retrain_forget_accuracy": retrain,
-            "mia_svc": None if dead else 0.7 - lost,
-            "mia_auc": None if dead else auc,
-            "mia_auc_low": None if dead else auc - 0.02,
-            "mia_auc_high": None if dead else auc + 0.02,
-            "mia_gap": None if dead else lost,
-            "mia_degenerate": "all rows in one class" if dead else None,
-        }
+        attack = {"mia_svc": 0.7 - lost, "mia_auc": auc, "mia_auc_low": auc - 0.02, "mia_auc_high": auc + 0.02}
+        attack |= {"mia_gap": lost}
+        found |= dict.fromkeys(attack) | {"mia_degenerate": "all rows in one class"} if dead else attack
+        found |= {"forget_accuracy": retrain - lost, "retrain_forget_accuracy": retrain}
     return found
 
 
+def before(records):
+    """The same as a version wrote them that knew neither the names of today nor two times."""
+    names = {"request": "kind", "repeat": "run", "answer_spread": "unlearn_spread", "rho_target": "reference"}
+    out = []
+    for r in records:
+        old = {names.get(k, k): v for k, v in r.items() if k not in ("schema", "answer_seconds", "erased_seconds")}
+        old["unlearn_seconds"] = r["overhead_seconds"] if r["method"] == "nothing" else r["answer_seconds"]
+        old["method"] = {"l2ul-expansion": "l2ul"}.get(r["method"], r["method"])
+        old["reference"] = {"method": "own", "model": "A"}.get(r["rho_target"])
+        del old["overhead_seconds"]
+        out.append(old)
+    return out
+
+
 def other_records():
-    """A few records of experiments that bring their own figures."""
+    """A few records of experiments that bring their own figures, and one that nobody knows."""
+    base = {"experiment": "cores", "dataset": "higgs", "source": "stand-in", "n": 800_000, "d": 28, "model": "lr"}
+    base |= {"spread": 0.01, "rate": 1e6, "unit": "rows/s", "seed": 0, "profile": "quick", "schema": 2}
     cores = [
-        {
-            "experiment": "cores",
-            "dataset": "higgs",
-            "source": "stand-in",
-            "n": 800_000,
-            "d": 28,
-            "model": "lr",
-            "method": what,
-            "task": what,
-            "threads": k,
-            "seconds": base / k**0.9,
-            "spread": 0.01,
-            "rate": 1e6,
-            "unit": "rows/s",
-            "seed": 0,
-            "profile": "quick",
-        }
-        for what, base in (("kme", 2.0), ("pairs", 5.0), ("retrain", 9.0))
+        {**base, "method": task, "task": task, "threads": k, "seconds": seconds / k**0.9}
+        for task, seconds in (("kme", 2.0), ("pairs", 5.0), ("retrain", 9.0))
         for k in (1, 2, 4, 8)
     ]
-    hostile = {
-        "experiment": "odd",
-        "dataset": "<script>alert(1)</script>",
-        "method": 'a"b',
-        "note": "$x$ & <b>",
-        "y": 1.5,
-    }
-    return [*cores, hostile]
+    odd = {"experiment": "odd", "dataset": "<script>alert(1)</script>", "method": 'a"b', "note": "$x$ & <b>", "y": 1.5}
+    return [*cores, odd]
 
 
 def write(folder: Path, records, environment=ENVIRONMENT) -> Path:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report.common import number_text, pick, seconds_text
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import style_of
+from l2ul_fast.report.values import Cell, Table, marked, median, model_text, number_text, ratio_text, select, timed
 
-#: (part, peer) -> how many times faster ours must be.
+#: (task, peer) -> how many times faster ours must be.
 GOALS = {
     ("speed lr", "newton-cholesky"): 5.0,
     ("speed lr", "lbfgs"): 5.0,
@@ -19,48 +19,33 @@ GOALS = {
 OVERHEAD = 0.2
 
 
-def rows(records: list[Record]) -> list[tuple[str, str, str, str, str]]:
-    """(what, time, measured, goal, ok or missed) lines."""
-    found = []
-    for part, title in (("speed lr", "Retrain LR"), ("speed mlp", "Retrain MLP")):
-        for r in pick(records, part=part):
+def tables(records: list[Record]) -> list[Table]:
+    return [_peers(records), _overhead(records)]
+
+
+def _peers(records: list[Record]) -> Table:
+    rows = []
+    for task in ("speed lr", "speed mlp"):
+        for r in select(records, task=task, failed=None):
             reached = f"gradient {r['gradient_norm']:.0e}" if "gradient_norm" in r else f"loss {r.get('loss', 0):.4f}"
-            goal = GOALS.get((part, r["method"]))
-            verdict = "" if goal is None else "ok" if r["ratio"] >= goal else "missed"
-            found.append(
-                (
-                    f"{title}, {r['n']:,} x {r['d']}: {r['method']} ({reached})",
-                    seconds_text(r["seconds"]),
-                    f"ours is {r['ratio']:.1f}x faster" if goal else "",
-                    f">= {goal:g}x" if goal else "",
-                    verdict,
-                )
+            goal, ratio = GOALS.get((task, r["method"])), median([r], "ratio")
+            cell = marked(ratio_text(ratio), ratio, goal, at_least=True) if goal else Cell("–")
+            rows.append(
+                [f"{model_text(r['model'])}, {r['n']:,} × {r['d']}", r["method"], timed("seconds")([r]), cell, reached]
             )
-    found += [
-        (
-            f"{r['method']} {r['model']}, {r['n']:,} x {r['d']}, r = {r.get('r', 100)}: over its own arithmetic",
-            seconds_text(r["seconds"]),
-            f"{number_text(100 * r['overhead'])} %",
-            f"<= {100 * OVERHEAD:g} %",
-            "ok" if r["overhead"] <= OVERHEAD else "missed",
-        )
-        for r in pick(records, part="speed overhead")
-    ]
-    return found
+    columns = ["data", "trained by", "time", "ours is faster by", "reached"]
+    return Table("Retrain beside other libraries", columns, rows, "Synthetic rows; medians of interleaved repeats.", 1)
 
 
-def table(records: list[Record]) -> Table:
-    """For the terminal."""
-    made = Table(
-        title="How fast the baselines are (synthetic rows; medians of interleaved repeats)", title_justify="left"
-    )
-    for name in ("what", "time", "measured", "goal", ""):
-        made.add_column(name, justify="left" if name in ("what", "") else "right")
-    for line in rows(records):
-        made.add_row(*line)
-    return made
+def _overhead(records: list[Record]) -> Table:
+    rows = []
+    for r in select(records, task="speed overhead", failed=None):
+        text = f"{number_text(100 * r['overhead'])} %"
+        data = f"{model_text(r['model'])}, {r['n']:,} × {r['d']}, r = {r.get('r') or 100}"
+        goal = marked(text, r["overhead"], OVERHEAD, f"{100 * OVERHEAD:g} %")
+        rows.append([data, style_of(r["method"]).label, timed("seconds")([r]), goal])
+    title = "Time of a method beyond its own arithmetic"
+    return Table(title, ["data", "method", "time", "over its arithmetic"], rows, block=1)
 
 
-def columns(records: list[Record]) -> tuple[list[str], list[list[str]]]:
-    """For the report page."""
-    return ["what", "time", "measured", "goal", "reached"], [list(line) for line in rows(records)]
+FIGURE = Figure(tables)

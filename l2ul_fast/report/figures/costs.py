@@ -5,102 +5,83 @@ from __future__ import annotations
 import numpy as np
 
 from l2ul_fast.measure.records import Record
-from l2ul_fast.metrics.cost import break_even
-from l2ul_fast.report.common import (
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.values import (
     Cell,
     Table,
-    dataset_label,
-    group,
+    cells_of,
+    faster,
+    group_by,
     median,
     method_cell,
-    methods_of,
-    pick,
+    model_text,
+    models_text,
+    plural,
+    r_text,
     seconds,
-    settings_of,
+    select,
 )
-from l2ul_fast.report.figures.methods import MAIN, MODELS_SHORT, main_records
 
 
 def break_even_table(records: list[Record]) -> Table:
     """Requests after which a method's preparation has paid, against retraining for every request."""
     rows = []
-    mine = pick(main_records(records), kind=("random", None))
-    for (experiment, model, r), cells in group(mine, "experiment", "model", "r").items():
-        for setting in settings_of(cells):
-            here = pick(cells, dataset=setting[0], source=setting[1], n=setting[2])
-            retrain = pick(here, method="retrain")
-            again, fit = median(retrain, "unlearn_seconds"), median(retrain, "prepare_seconds")
-            if again is None:
+    for data, model, _, found in cells_of(select(records, request=("random", None)), "data", "model", "r_asked"):
+        retrain = select(found, method="retrain")
+        again, fit = median(retrain, "answer_seconds"), median(retrain, "prepare_seconds")
+        for method, own in cells_of(found, "method"):
+            prepare, request = median(own, "prepare_seconds"), median(own, "answer_seconds")
+            if method in ("nothing", "retrain") or prepare is None or request is None or again is None:
                 continue
-            for method in methods_of(here):
-                own = pick(here, method=method)
-                prepare, request = median(own, "prepare_seconds"), median(own, "unlearn_seconds")
-                if method in ("nothing", "retrain") or prepare is None or request is None:
-                    continue
-                extra = max(0.0, prepare - (fit or 0.0))
-                paid = break_even(extra, again, request)
-                count = None if paid.value is None else float(np.ceil(paid.value))
-                rows.append(
-                    [
-                        dataset_label(*setting),
-                        MODELS_SHORT.get(model, model),
-                        r,
-                        method_cell(method),
-                        Cell("never" if count is None else f"{count:,.0f}", count),
-                        seconds(extra),
-                        seconds(again),
-                        seconds(request),
-                        experiment,
-                    ]
-                )
+            extra = max(0.0, prepare - (fit or 0.0))
+            count = float(np.ceil(extra / (again - request))) if request < again else None
+            head = [data, model_text(model), f"r = {r_text(found)}", method_cell(method)]
+            paid = Cell("never" if count is None else f"{count:,.0f}", count)
+            rows.append([*head, paid, seconds(extra), seconds(again), seconds(request)])
+    columns = [
+        "dataset",
+        "model",
+        "r",
+        "method",
+        "break-even requests",
+        "extra preparation",
+        "one retrain",
+        "one request",
+    ]
     return Table(
-        "Requests after which preparing has paid",
-        [
-            "dataset",
-            "model",
-            "r",
-            "method",
-            "break-even requests",
-            "extra preparation",
-            "one retrain",
-            "one request",
-            "experiment",
-        ],
+        f"When preparing has paid ({models_text(records)}): requests until it is cheaper than retraining each time",
+        columns,
         rows,
-        "Extra preparation is what a method does beyond the plain fit before the first request. Never: a request of it "
-        "takes at least as long as retraining. Whether its answer is any good stands in the tables above.",
+        "Extra preparation is what a method does beyond the plain fit before the first request. Never: a request takes "
+        "at least as long as retraining. The table of all cells says whether its answer is any good.",
+        block=3,
     )
 
 
-def thread_table(records: list[Record]) -> Table | None:
-    """Time of one request by thread count, where a run measured several."""
-    mine = pick(records, experiment=MAIN, kind=("random", None))
-    counts = sorted({k for (k,) in group(mine, "threads") if isinstance(k, int)})
-    if len(counts) < 2:
-        return None
+def thread_table(records: list[Record]) -> Table:
+    """Time of one request by thread count; no rows where a run measured one only."""
+    mine = select(records, request=("random", None))
+    counts = sorted({k for (k,) in group_by(mine, "threads") if isinstance(k, int)})
     rows = []
-    for setting in settings_of(mine):
-        here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
-        for (experiment, model, r), cells in group(here, "experiment", "model", "r").items():
-            for method in methods_of(cells):
-                times = [median(pick(cells, method=method, threads=k), "unlearn_seconds") for k in counts]
-                first, last = times[0], times[-1]
-                gain = first / last if first and last else None
-                rows.append(
-                    [
-                        dataset_label(*setting),
-                        MODELS_SHORT.get(model, model),
-                        r,
-                        method_cell(method),
-                        *(seconds(t) for t in times),
-                        Cell("–" if gain is None else f"{gain:.2f}×", gain),
-                        experiment,
-                    ]
-                )
-    head = ["dataset", "model", "r", "method", *(f"{k} thread{'s' if k > 1 else ''}" for k in counts)]
+    for data, model, _, found in cells_of(mine, "data", "model", "r_asked"):
+        for method, own in cells_of(found, "method"):
+            times = [median(select(own, threads=k), "answer_seconds") for k in counts]
+            gain = times[0] / times[-1] if len(counts) > 1 and times[0] and times[-1] else None
+            head = [data, model_text(model), f"r = {r_text(found)}", method_cell(method)]
+            rows.append([*head, *map(seconds, times), faster(gain)])
+    columns = ["dataset", "model", "r", "method", *(plural(k, "thread") for k in counts)]
+    note = "Medians over runs. The last column is how many times faster the largest thread count is."
     return Table(
-        "Time of one request by thread count",
-        [*head, f"{counts[0]} → {counts[-1]}", "experiment"],
-        rows,
-        "Medians over runs. The last ratio is how many times faster the largest thread count is.",
+        f"Time of one request by thread count ({models_text(records)})",
+        [*columns, "gain"],
+        rows if len(counts) > 1 else [],
+        note,
+        3,
     )
+
+
+def tables(records: list[Record]) -> list[Table]:
+    return [break_even_table(records), thread_table(records)]
+
+
+FIGURE = Figure(tables)

@@ -1,92 +1,84 @@
-"""Dask workers beside one process, as a table and a plot."""
+"""Dask workers beside one process: counting shards, making pairs, and what an empty task costs."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from l2ul_fast.measure.records import Record
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import BLUE, GREEN, INK, drawing_style, subplots
+from l2ul_fast.report.values import Cell, Drawing, Table, marked, median, plural, seconds_text, select, value
 
-from l2ul_fast.measure.records import Record, read_records
-from l2ul_fast.report.figures.kernels import COLOURS
-
-COLUMNS = ("what", "workers", "measured", "one process", "ratio")
-COMMAND = "l2ul bench distributed --fresh --page docs/distributed.md"
-#: What the records of an experiment are about.
-WHAT = {
-    "distributed-kme": "count {n:,} x {d} in {shards} shards",
-    "distributed-sums": "fit {n:,} x {d} by sums",
-    "distributed-pairs": "{m:,} {model} pairs, s = {s:,}",
-}
-
-Row = tuple[str, ...]
+#: Goals: time of k one-thread workers over that of one process with k threads; bytes to the scheduler per shard;
+#: parallel efficiency of making pairs.
+TIME, BYTES, EFFICIENCY = 1.2, 64 * 1024, 0.9
 
 
-def _pairs_of_records(records: list[Record]) -> list[tuple[str, Record, Record]]:
-    """(what, record of workers, that of one process with as many threads, or with one where there is no such)."""
-    found = []
-    for r in records:
-        if r["experiment"] in WHAT and r["method"] == "workers":
-            same = [a for a in records if all(a.get(k) == r.get(k) for k in ("experiment", "model", "m"))]
-            alone = [a for a in same if a["method"] == "one process" and a["threads"] in (1, r["workers"])]
-            if alone:
-                found.append((WHAT[r["experiment"]].format(**r), r, max(alone, key=lambda a: int(a["threads"]))))
-    return found
-
-
-def rows(records: list[Record]) -> list[Row]:
-    """Lines of the table."""
-    return [
-        (
-            what,
-            str(r["workers"]),
-            f"{r['wall_seconds']:.2f} s",
-            f"{alone['threads']} thread(s): {alone['wall_seconds']:.2f} s",
-            f"{r['wall_seconds'] / alone['wall_seconds']:.2f}x its time",
-        )
-        for what, r, alone in _pairs_of_records(records)
+def tables(records: list[Record]) -> list[Table]:
+    rows = [
+        *_counts(select(records, experiment="distributed-kme")),
+        *_pairs(select(records, experiment="distributed-pairs")),
     ]
-
-
-def page_part(records_file: Path) -> str:
-    """What docs/distributed.md says of measurements, from a file of records; a request to measure if there is none."""
-    from l2ul_fast.report.readme import _machine, _table
-
-    if not records_file.exists():
-        return f"Not measured yet: `{COMMAND}`."
-    records = read_records(records_file)
-    first = "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. "
-    return "\n\n".join([first + _machine(records), _table(COLUMNS, rows(records))])
-
-
-def terminal(records: list[Record]) -> Any:
-    from rich.table import Table
-
-    table = Table(
-        title="One-thread Dask workers beside one process, HIGGS stand-in (page cache warm)",
-        caption="Stand-in rows, not real data. Medians of interleaved repeats; all results equal those of one process.",
+    for r in select(records, experiment="distributed-tasks"):
+        moved = f"{r['scheduler_bytes_per_task']:,.0f} bytes to the scheduler"
+        rows.append([f"an empty task, {r['workers']} workers", seconds_text(r["seconds_per_task"]), moved, ""])
+    note = (
+        "HIGGS stand-in rows, not real data; page cache warm; client, scheduler and workers share the cores. Medians "
+        "of interleaved repeats; all results equal those of one process."
     )
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "what" else "right")
-    for line in rows(records):
-        table.add_row(*line)
-    return table
+    return [Table("Dask workers beside one process", ["what", "measured", "beside", "ratio"], rows, note)]
 
 
-def plot(records: list[Record], path: Path) -> list[Path]:
-    """Wall times of workers as shares of those of one process."""
-    import matplotlib
+def _counts(records: list[Record]) -> list[list[object]]:
+    out: list[list[object]] = []
+    for r in select(records, method="workers"):
+        k = r["workers"]
+        alone = median(select(records, method="one process", threads=k), "seconds")
+        ratio = r["seconds"] / alone if alone else None
+        what = f"count {r['n']:,} × {r['d']} in {r['shards']} shards, {plural(k, 'one-thread worker')}"
+        text = "" if ratio is None else f"{ratio:.2f}× its time"
+        beside = f"one process, {plural(k, 'thread')}: {seconds_text(alone)}"
+        out.append([what, seconds_text(r["seconds"]), beside, marked(text, ratio, TIME if k > 1 else None)])
+        if (moved := value(r, "scheduler_bytes_per_shard")) is not None and k > 1:
+            size = marked(f"{moved / 1024:.1f} KiB", moved, BYTES, f"{BYTES // 1024} KiB")
+            out.append(["bytes to the scheduler per shard", size, "", ""])
+    return out
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    found = _pairs_of_records(records)
-    figure, axis = plt.subplots(figsize=(6.5, 0.5 + 0.4 * len(found)), layout="constrained")
-    shares = [r["wall_seconds"] / alone["wall_seconds"] for _, r, alone in found]
-    axis.barh([f"{what}, {r['workers']} worker(s)" for what, r, _ in found], shares, color=COLOURS[0])
-    axis.axvline(1, color="black", linewidth=1)
-    axis.invert_yaxis()
-    axis.set(xlabel="wall time, one process = 1")
-    written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for target in written:
-        figure.savefig(target, dpi=110)
-    plt.close(figure)
-    return written
+def _pairs(records: list[Record]) -> list[list[object]]:
+    out: list[list[object]] = []
+    for r in records:
+        if not r.get("workers") or r.get("method") not in ("workers", None):
+            continue
+        k, share = r["workers"], value(r, "efficiency")
+        what = f"{r['m']:,} {r['model']} pairs, s = {r['s']:,}, {plural(k, 'one-thread worker')}"
+        alone = median(select(records, model=r["model"], m=r["m"], method="one process"), "seconds")
+        base = value(r, "beside_seconds") or alone
+        text = "" if share is None else f"{share:.0%} parallel efficiency"
+        goal = EFFICIENCY if k > 1 else None
+        cell = marked(text, share, goal, f"{EFFICIENCY:.0%}", at_least=True) if share is not None else Cell(text)
+        out.append([what, seconds_text(r["seconds"]), f"one process, 1 thread: {seconds_text(base)}", cell])
+    return out
+
+
+def plots(records: list[Record]) -> list[Drawing]:
+    """Wall time of counting against the number of leaves; none where only one number was measured."""
+    kme = [r for r in select(records, experiment="distributed-kme") if "leaves" in r and "few" not in str(r["method"])]
+    k = max((r["workers"] for r in kme), default=0)
+    mine = sorted(select(kme, workers=k), key=lambda r: r["leaves"])
+    if len({r["leaves"] for r in mine}) < 2:
+        return []
+    alone = median(select(records, experiment="distributed-kme", method="one process", threads=k), "seconds")
+    with drawing_style():
+        figure, grid = subplots(1, 1, figsize=(6.5, 4.2))
+        axis = grid[0][0]
+        leaves, times = [r["leaves"] for r in mine], [r["seconds"] for r in mine]
+        axis.plot(leaves, times, "o-", color=BLUE, label=f"{k} one-thread workers")
+        if alone:
+            axis.axhline(alone, color=GREEN, label=f"one process, {plural(k, 'thread')}")
+            axis.axhline(TIME * alone, color=INK, linestyle=":", linewidth=1, label=f"goal, {TIME}×")
+        axis.set(xscale="log", ylim=(0, None), xlabel="leaves (tasks that count)", ylabel="wall time, s")
+        axis.legend()
+    alt = "Line: wall time of counting against the number of leaves, beside one process."
+    return [Drawing("distributed", figure, alt, f"HIGGS stand-in, {mine[0]['n']:,} rows.")]
+
+
+FIGURE = Figure(tables, plots)

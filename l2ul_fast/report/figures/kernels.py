@@ -1,189 +1,150 @@
-"""The kernel comparison as a terminal table, a Markdown table and a plot."""
+"""The nearest-seed kernels beside their peers and the machine's matrix product."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from l2ul_fast.experiments.speed.kernels import ASSIGN, COUNTS, PEAK, SHAPE
-from l2ul_fast.experiments.speed.peers import PEERS
 from l2ul_fast.measure.records import Record
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import COLOURS, INK, drawing_style, subplots
+from l2ul_fast.report.values import NONE, Cell, Drawing, Table, faster, median, plural, select
 
-#: Okabe and Ito's colours, told apart by colour-blind readers.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+#: Rows of the records that are not peers: our two kernels, the product at its best and of the same shape.
+COUNTS, ASSIGN, PEAK, SHAPE = "l2ul cell_counts", "l2ul assign_cells", "sgemm peak", "sgemm of this shape"
+#: psi that every peer is measured at.
+PSI = (4, 64)
 
-Cell = dict[str, Record]
+Grid = dict[tuple[int, int, int], dict[str, Record]]
 
 
-def cells(records: Iterable[Record]) -> dict[tuple[int, int, int], Cell]:
+def grid_of(records: list[Record]) -> Grid:
     """Records of the grid as {(threads, d, psi): {method: record}}."""
-    grid: dict[tuple[int, int, int], Cell] = {}
-    for r in records:
-        if r["experiment"] == "kernels":
-            grid.setdefault((r["threads"], r["d"], r["psi"]), {})[r["method"]] = r
-    return {key: grid[key] for key in sorted(grid) if ASSIGN in grid[key]}
+    found: Grid = {}
+    for r in select(records, experiment="kernels"):
+        if "d" in r and "psi" in r:
+            found.setdefault((r["threads"], r["d"], r["psi"]), {})[r["method"]] = r
+    return {key: found[key] for key in sorted(found) if ASSIGN in found[key]}
 
 
-def fastest_peer(cell: Cell) -> Record | None:
-    """The installed peer with the highest rate."""
-    measured = [cell[name] for name in PEERS if cell.get(name, {}).get("status") == "ok"]
-    return max(measured, key=lambda r: r["gflops"], default=None)
+def peers_of(grid: Grid) -> list[str]:
+    """Peers in the order of the records."""
+    names = dict.fromkeys(name for cell in grid.values() for name in cell)
+    return [name for name in names if name not in (COUNTS, ASSIGN, PEAK, SHAPE)]
 
 
-def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """One line of the table per cell of the grid."""
-    lines = []
-    for (k, d, psi), cell in cells(records).items():
-        peer = fastest_peer(cell)
-        ours = cell[ASSIGN]["gflops"]
-        lines.append(
-            {
-                "threads": k,
-                "d": d,
-                "psi": psi,
-                "counts": cell[COUNTS]["of_peak"],
-                "assign": cell[ASSIGN]["of_peak"],
-                "sgemm": cell[SHAPE]["of_peak"],
-                "peak": cell[PEAK]["gflops"],
-                "peer": peer["method"] if peer else "none installed",
-                "speedup": ours / peer["gflops"] if peer else float("nan"),
-                "spread": max(cell[m]["spread"] for m in (PEAK, COUNTS, ASSIGN)),
-            }
-        )
-    return lines
+def measured(cell: dict[str, Record], name: str) -> bool:
+    return cell.get(name, {}).get("status") == "ok"
 
 
-HEADER = (
-    "threads",
-    "d",
-    "psi",
-    "cell_counts, % of sgemm peak",
-    "assign_cells, %",
-    "sgemm of this shape, %",
-    "fastest peer",
-    "assign_cells against it",
-    "spread, %",
-)
-
-
-def _texts(line: dict[str, Any]) -> list[str]:
-    return [
-        str(line["threads"]),
-        str(line["d"]),
-        str(line["psi"]),
-        f"{line['counts']:.0%}".rstrip("%"),
-        f"{line['assign']:.0%}".rstrip("%"),
-        f"{line['sgemm']:.0%}".rstrip("%"),
-        line["peer"],
-        f"{line['speedup']:.1f}x",
-        f"{line['spread']:.0%}".rstrip("%"),
-    ]
-
-
-def markdown(records: Iterable[Record]) -> str:
-    """The table for README files."""
-    lines = [f"| {' | '.join(HEADER)} |", f"|{'---:|' * 6}:---|---:|---:|"]
-    lines += [f"| {' | '.join(_texts(line))} |" for line in rows(records)]
-    return "\n".join(lines)
-
-
-def terminal(records: list[Record]) -> Any:
-    """The same as a rich table."""
-    from rich.table import Table
-
-    table = Table(title="Nearest-seed kernels, synthetic rows, float32, t=100", caption=notes(records))
-    for name in HEADER:
-        table.add_column(name, justify="left" if "peer" in name else "right")
-    before = None
-    for line in rows(records):
-        if before not in (None, (line["threads"], line["d"])):
-            table.add_section()
-        before = (line["threads"], line["d"])
-        table.add_row(*_texts(line))
-    return table
+def tables(records: list[Record]) -> list[Table]:
+    grid = grid_of(records)
+    return [speedups(grid, notes(records)), whole(grid)]
 
 
 def notes(records: list[Record]) -> str:
-    """What the reader must know: how rates count, who is missing, cold start, cost of the NaN check."""
-    parts = [
-        "Rates count 2·d·psi·t operations per row for everyone; ours needs (psi-1)/psi of them, so it can pass 100 %."
-    ]
+    """What the reader must know: how rates count, who is missing, cold start."""
+    parts = ["Rows are synthetic (standard normal), float32."]
     missing = sorted({r["method"] for r in records if str(r.get("status", "")).startswith("not installed")})
     if missing:
         parts.append(f"Not installed, so not measured: {', '.join(missing)}.")
-    cold = [r for r in records if r["experiment"] == "cold-start"]
     for state in ("cold", "cached"):
-        found = [r for r in cold if r["method"] == state]
+        found = select(records, experiment="cold-start", method=state)
         if found:
-            first, whole, one = (np.median([r[k] for r in found]) for k in ("first_call", "import_all", "one_row_call"))
+            first, whole, one = (median(found, k) or 0.0 for k in ("first_call", "import_all", "one_row_call"))
             parts.append(f"{state.capitalize()} start: import {whole:.2f} s, first call {first:.2f} s.")
             if state == "cached":
-                parts.append(f"Steady: one row in {one * 1e6:.1f} us.")
-    parts += [f"Checking for NaN costs {r['cost']:.1%}." for r in records if r["experiment"] == "nan-check"]
+                parts.append(f"Steady: one row in {one * 1e6:.1f} µs.")
     return " ".join(parts)
 
 
-def speedups(records: Iterable[Record], threads: int) -> str:
-    """Markdown: how many times faster assign_cells is than each peer, lowest to highest over all d."""
-    grid = cells(records)
-    lines = ["| peer | psi=4 | psi=64 |", "|---|---:|---:|"]
-    for name in PEERS:
-        entry = []
-        for psi in (4, 64):
-            ratios = [
-                cell[ASSIGN]["gflops"] / cell[name]["gflops"]
-                for (k, _, p), cell in grid.items()
-                if k == threads and p == psi and cell.get(name, {}).get("status") == "ok"
+def speedups(grid: Grid, note: str) -> Table:
+    """How many times faster assign_cells is than each peer, lowest to highest over all d."""
+    rows = []
+    for threads in sorted({k for k, _, _ in grid}):
+        for name in peers_of(grid):
+            entry: list[Any] = [plural(threads, "thread"), name]
+            for psi in PSI:
+                ratios = [
+                    cell[ASSIGN]["gflops"] / cell[name]["gflops"]
+                    for (k, _, p), cell in grid.items()
+                    if (k, p) == (threads, psi) and measured(cell, name)
+                ]
+                text = f"{min(ratios):.1f}× to {max(ratios):.0f}×" if ratios else "not measured"
+                entry.append(Cell(text, min(ratios, default=None)))
+            rows.append(entry)
+    columns = ["threads", "peer", *(f"psi = {psi}" for psi in PSI)]
+    return Table("How many times faster assign_cells is than each peer, over all d", columns, rows, note, 1)
+
+
+def whole(grid: Grid) -> Table:
+    rows = []
+    for (k, d, psi), cell in grid.items():
+        peers = [cell[name] for name in peers_of(grid) if measured(cell, name)]
+        peer = max(peers, key=lambda r: r["gflops"], default=None)
+        shares = [100 * cell[m]["fraction_of_peak"] if m in cell else None for m in (COUNTS, ASSIGN, SHAPE)]
+        rows.append(
+            [
+                plural(k, "thread"),
+                d,
+                psi,
+                *(NONE if s is None else Cell(f"{s:.0f}", s) for s in shares),
+                peer["method"] if peer else "none installed",
+                faster(cell[ASSIGN]["gflops"] / peer["gflops"] if peer else None),
+                Cell(f"{100 * (s := max(r['spread'] for m in (PEAK, COUNTS, ASSIGN) if (r := cell.get(m)))):.0f}", s),
             ]
-            entry.append(f"{min(ratios):.1f}x .. {max(ratios):.0f}x" if ratios else "not installed")
-        lines.append(f"| {name} | {' | '.join(entry)} |")
-    return "\n".join(lines)
+        )
+    columns = ["threads", "d", "psi", "cell_counts, % of sgemm peak", "assign_cells, %", "sgemm of this shape, %"]
+    return Table(
+        "The whole grid",
+        [*columns, "fastest peer", "assign_cells against it", "spread, %"],
+        rows,
+        "Rates count 2·d·psi·t operations per row for everyone; ours needs (psi-1)/psi of them, so it can pass 100 %. "
+        "t = 100; medians of interleaved repeats.",
+        block=1,
+    )
 
 
-def plot(records: list[Record], path: Path) -> list[Path]:
-    """Fraction of the sgemm peak by d and psi, and the speed-up over each peer: one figure as PNG and SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    grid = cells(records)
+def plots(records: list[Record]) -> list[Drawing]:
+    """Fraction of the sgemm peak by d and psi, and the speed-up over each peer: a row per thread count."""
+    grid = grid_of(records)
     counts = sorted({k for k, _, _ in grid})
-    figure, axes = plt.subplots(len(counts), 3, figsize=(15, 4.6 * len(counts)), squeeze=False, layout="constrained")
-    for row, k in zip(axes, counts, strict=True):
-        mine = {(d, psi): cell for (threads, d, psi), cell in grid.items() if threads == k}
-        dims = sorted({d for d, _ in mine})
-        place = np.arange(len(dims))
-        for colour, psi in zip(COLOURS, sorted({p for _, p in mine}), strict=False):
-            have = [i for i, d in enumerate(dims) if (d, psi) in mine]
-            rate = [100 * mine[dims[i], psi][COUNTS]["of_peak"] for i in have]
-            row[0].plot(place[have], rate, "o-", color=colour, label=f"psi = {psi}")
-        row[0].axhline(100, color="black", linewidth=1, linestyle="--")
-        row[0].set(ylim=(0, None), ylabel="% of the sgemm peak", title=f"cell_counts, {k} thread{'s' if k > 1 else ''}")
-        row[0].legend(title="2·d·psi·t operations per row")
-        for axis, psi in zip(row[1:], (4, 64), strict=True):
-            for colour, name in zip(COLOURS, PEERS, strict=False):
-                have = [i for i, d in enumerate(dims) if mine.get((d, psi), {}).get(name, {}).get("status") == "ok"]
-                ratio = [mine[dims[i], psi][ASSIGN]["gflops"] / mine[dims[i], psi][name]["gflops"] for i in have]
-                if have:
-                    axis.plot(place[have], ratio, "o-", color=colour, label=name)
-            axis.axhline(1, color="black", linewidth=1, linestyle="--")
-            title = f"assign_cells, psi = {psi}, {k} thread{'s' if k > 1 else ''}"
-            axis.set(yscale="log", ylabel="times faster than the peer", title=title)
-        for axis in row:
-            axis.set_xticks(place, [str(d) for d in dims])
-            axis.set_xlabel("features d")
-            axis.grid(alpha=0.3)
-    handles, labels = axes[0][1].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, title="peers")
-    figure.suptitle("Nearest-seed kernels on synthetic rows (t = 100, float32; medians of interleaved repeats)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for target in written:
-        figure.savefig(target, dpi=110, metadata={"Date": None} if target.suffix == ".svg" else None)
-    plt.close(figure)
-    return written
+    if not counts:
+        return []
+    with drawing_style():
+        figure, axes = subplots(len(counts), 3, figsize=(15, 4.6 * len(counts)))
+        for row, k in zip(axes, counts, strict=True):
+            mine = {(d, psi): cell for (threads, d, psi), cell in grid.items() if threads == k}
+            _row(row, mine, plural(k, "thread"), peers_of(grid))
+        handles, labels = axes[0][1].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside lower center", ncols=4, title="peers")
+    alt = "Lines over the features d, a row per thread count: share of the sgemm peak, and times faster than each peer."
+    caption = "Nearest-seed kernels on synthetic rows (t = 100, float32; medians of interleaved repeats)."
+    return [Drawing("kernels", figure, alt, caption)]
+
+
+def _row(axes: Any, mine: dict[tuple[int, int], dict[str, Record]], threads: str, peers: list[str]) -> None:
+    dims = sorted({d for d, _ in mine})
+    for colour, psi in zip(COLOURS, sorted({p for _, p in mine}), strict=False):
+        have = [i for i, d in enumerate(dims) if COUNTS in mine.get((d, psi), {})]
+        rate = [100 * mine[dims[i], psi][COUNTS]["fraction_of_peak"] for i in have]
+        axes[0].plot(have, rate, "o-", color=colour if colour != "#000000" else INK, label=f"psi = {psi}")
+    axes[0].axhline(100, color=INK, linewidth=1, linestyle="--")
+    axes[0].set(ylim=(0, None), ylabel="% of the sgemm peak", title=f"cell_counts, {threads}")
+    axes[0].legend(title="2·d·psi·t operations per row")
+    for axis, psi in zip(axes[1:], PSI, strict=True):
+        for colour, name in zip(COLOURS, peers, strict=False):
+            have = [i for i, d in enumerate(dims) if measured(mine.get((d, psi), {}), name)]
+            ratio = [mine[dims[i], psi][ASSIGN]["gflops"] / mine[dims[i], psi][name]["gflops"] for i in have]
+            if have:
+                axis.plot(have, ratio, "o-", color=colour if colour != "#000000" else INK, label=name)
+        axis.axhline(1, color=INK, linewidth=1, linestyle="--")
+        axis.set(yscale="log", ylabel="times faster than the peer", title=f"assign_cells, psi = {psi}, {threads}")
+    for axis in axes:
+        axis.set_xticks(np.arange(len(dims)), [str(d) for d in dims])
+        axis.set_xlabel("features d")
+
+
+FIGURE = Figure(tables, plots)

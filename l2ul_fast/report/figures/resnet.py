@@ -1,14 +1,15 @@
-"""ResNet-18 on CIFAR-10 as tables beside the paper's, the goals, and one plot."""
+"""ResNet-18 on CIFAR-10: ToW, MIA gap and time beside the paper's figures, and the goals."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from l2ul_fast.measure.records import Record, read_records, upgrade
-from l2ul_fast.report.common import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, group, median, pick, seconds_text
+from l2ul_fast.measure.records import Record
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, drawing_style, legend, subplots
+from l2ul_fast.report.values import Cell, Drawing, Table, group_by, marked, median, plural, seconds_text, select
 
-Row = tuple[str, ...]
 SIZES = (10, 100, 1000, 3000)
 #: Table 5 of the paper: ToW, MIA gap, seconds for r = 10, 100, 1000, 3000.
 PAPER = {
@@ -17,30 +18,36 @@ PAPER = {
     "rum": ((0.60, 0.80, 0.83, 0.83), (0.30, 0.13, 0.15, 0.12), (13.6, 13.6, 13.2, 12.8)),
     "l2ul-network": ((0.80, 1.00, 0.88, 0.99), (0.30, 0.13, 0.17, 0.14), (0.5, 0.5, 0.5, 0.6)),
 }
-NAMES = {
-    ("retrain", "all"): "Retrain",
-    ("nothing", "all"): "Do nothing",
-    ("finetune", "all"): "Fine-tune",
-    ("neggrad", "all"): "NegGrad+",
-    ("salun", "all"): "SalUn",
-    ("advimp", "all"): "ADV+IMP",
-    ("rum", "all"): "RUM",
-    ("rum-published", "all"): "RUM, mask as published",
-    ("l2ul-network", "head"): "L2UL, head",
-    ("l2ul-network", "subspace"): "L2UL, subspace",  # removed; in older records
-    ("l2ul-expansion", "head"): "L2UL on the last layer's features",
-    ("l2ul-newton", "head"): "L2UL, head, Newton step",
+#: (method, scope) -> name, colour, marker.
+LOOKS = {
+    ("retrain", "all"): ("Retrain", INK, "s"),
+    ("nothing", "all"): ("Do nothing", GREY, "_"),
+    ("finetune", "all"): ("Fine-tune", GREEN, ">"),
+    ("neggrad", "all"): ("NegGrad+", ORANGE, "X"),
+    ("salun", "all"): ("SalUn", PINK, "<"),
+    ("advimp", "all"): ("ADV+IMP", YELLOW, "v"),
+    ("rum", "all"): ("RUM", SKY, "p"),
+    ("rum-published", "all"): ("RUM, mask as published", SKY, "*"),
+    ("l2ul-network", "head"): ("L2UL, head", BLUE, "o"),
+    ("l2ul-network", "subspace"): ("L2UL, subspace", BLUE, "P"),
+    ("l2ul-expansion", "head"): ("L2UL on the last layer's features", BLUE, "D"),
+    ("l2ul-newton", "head"): ("L2UL, head, Newton step", BLUE, "d"),
 }
-LOOKS = (INK, GREY, GREEN, ORANGE, PINK, YELLOW, SKY, SKY, BLUE, BLUE, BLUE, BLUE)
-MARKS = "s_>X<vp*oPDd"
-ATTACK = ("r", "ADV+IMP's attacks that worked", "all forgotten rows wrong", "steps")
+RAW = {
+    "forget_accuracy": "accuracy on forgotten",
+    "retain_accuracy": "on retained",
+    "test_accuracy": "on test",
+    "mia": "attack (liu2024 confidence)",
+    "forget_disagreement": "answers unlike Retrain's on forgotten rows",
+    "test_disagreement": "on test rows",
+}
 FASTER = {"rum": 20.0, "retrain": 1000.0}
 
 
 def settings(records: list[Record]) -> list[list[Record]]:
-    """The records of each setting, whatever version wrote them: profile, data and training are the same within one."""
-    mine = [upgrade(r) for r in pick(records, experiment="resnet")]
-    return list(group(mine, "profile", "source", "n", "width", "augment", "epochs").values())
+    """The records of each setting: profile, data and training are the same within one."""
+    mine = select(records, experiment="resnet", failed=None)
+    return list(group_by(mine, "profile", "source", "n", "width", "augment", "epochs").values())
 
 
 def title(records: list[Record]) -> str:
@@ -48,177 +55,130 @@ def title(records: list[Record]) -> str:
     r = records[0]
     source = {"subset": "subset of the real data", "real": "real data"}.get(r["source"], "STAND-IN, not CIFAR-10")
     images = "with flips and shifts" if r["augment"] else "without augmentation"
-    seeds = len({q["seed"] for q in records})
     return (
         f"CIFAR-10 ({source}), {r['n']:,} training images, ResNet-18 of width {r['width']}, {r['epochs']} epochs "
-        f"{images}, {seeds} seed{'s' if seeds > 1 else ''}, {r['threads']} thread(s), profile {r['profile']}"
+        f"{images}, {plural(len({q['seed'] for q in records}), 'seed')}, {plural(r['threads'], 'thread')}, "
+        f"profile {r['profile']}"
     )
 
 
-def _value(x: float | None, digits: int = 3) -> str:
-    return "–" if x is None else f"{x:.{digits}f}"
+def _cells(records: list[Record]) -> Iterator[tuple[int, str, tuple[str, str], list[Record]]]:
+    """(r, name, (method, scope), records) of every request."""
+    for r in sorted({q["r"] for q in records if q.get("r")}):
+        for key, (name, *_) in LOOKS.items():
+            if own := select(records, method=key[0], scope=key[1], r=r):
+                yield r, name, key, own
 
 
-def _beside(paper: tuple[float, ...] | None, r: int, seconds: bool = False) -> str:
-    if paper is None or r not in SIZES:
-        return ""
-    found = paper[SIZES.index(r)]
-    return f" ({seconds_text(found)})" if seconds else f" ({found:.2f})"
+def tables(records: list[Record]) -> list[Table]:
+    return [table for own in settings(records) for table in (quality(own), raw(own), attacks(own), goals(own))]
 
 
-def quality(records: list[Record]) -> tuple[Row, list[Row]]:
-    """(head, lines) of one setting: ToW, MIA gap and seconds of every method, the paper's in brackets."""
-    sizes = sorted({r["r"] for r in records if r["r"]})
-    head = ("method", *(f"{what}, r = {r:,}" for what in ("ToW", "MIA gap", "time") for r in sizes), "set-up")
-    lines = []
-    for (method, scope), name in NAMES.items():
-        own = pick(records, method=method, scope=scope)
-        if not own:
+def quality(records: list[Record]) -> Table:
+    """ToW, MIA gap and seconds of every method, the paper's in brackets."""
+    rows = []
+    for r, name, (method, scope), own in _cells(records):
+        paper = PAPER.get(method) if scope != "subspace" and r in SIZES else None
+        beside = [f" ({p[SIZES.index(r)]:.2f})" for p in paper[:2]] if paper else ["", ""]
+        published = f" ({seconds_text(paper[2][SIZES.index(r)])})" if paper else ""
+        tow, gap = median(own, "tow"), median(own, "mia_gap")
+        flagged = any(q.get("mia_degenerate") for q in own)
+        rows.append(
+            [
+                f"r = {r:,}",
+                name,
+                Cell("–" if tow is None else f"{tow:.3f}{beside[0]}", tow),
+                Cell("degenerate" if flagged else "–" if gap is None else f"{gap:.3f}{beside[1]}", gap),
+                Cell(seconds_text(s := median(own, "unlearn_seconds") or None) + published, s),
+                seconds_text(median(own, "setup_seconds") or None),
+            ]
+        )
+    note = "In brackets the paper's figures, on all of CIFAR-10 and its own machine. ToW: 1 is as Retrain."
+    return Table(title(records), ["r", "method", "ToW", "MIA gap", "time", "set-up"], rows, note, block=1)
+
+
+def raw(records: list[Record]) -> Table:
+    """Accuracies and attack values behind the table, medians over seeds."""
+    rows = []
+    for r, name, _, own in _cells(records):
+        found = [median(own, field) for field in RAW]
+        rows.append([f"r = {r:,}", name, *(Cell("–" if x is None else f"{x:.3f}", x) for x in found)])
+    return Table("Behind it: the targets are Retrain's values", ["r", "method", *RAW.values()], rows, block=1)
+
+
+def attacks(records: list[Record]) -> Table:
+    """ADV+IMP: below 90 % its attack was too weak to judge the method by."""
+    rows = []
+    for q in select(records, method="advimp"):
+        worked = Cell(f"{q['fooled']:.0%}" + ("" if q["fooled"] >= 0.9 else " (too weak)"), q["fooled"])
+        rows.append([q["r"], worked, "yes" if q["reached"] else "no, stopped", q["steps"]])
+    return Table("ADV+IMP", ["r", "attacks that worked", "all forgotten rows wrong", "steps"], rows)
+
+
+def goals(records: list[Record]) -> Table:
+    """Speed against RUM and Retrain, ToW against the paper's and other methods'."""
+    rows: list[list[Any]] = []
+    for r, name, (method, _), own in _cells(records):
+        if method != "l2ul-network":
             continue
-        paper = PAPER.get(method) if scope != "subspace" else None
-        tows, gaps, times = [], [], []
-        for r in sizes:
-            cell = pick(own, r=r)
-            tows.append(_value(median(cell, "tow")) + _beside(paper and paper[0], r))
-            flagged = any(q.get("mia_degenerate") for q in cell)
-            gaps.append("degenerate" if flagged else _value(median(cell, "mia_gap")) + _beside(paper and paper[1], r))
-            times.append(seconds_text(median(cell, "unlearn_seconds") or None) + _beside(paper and paper[2], r, True))
-        lines.append((name, *tows, *gaps, *times, seconds_text(median(own, "setup_seconds") or None)))
-    return head, lines
-
-
-def raw(records: list[Record]) -> tuple[Row, list[Row]]:
-    """(head, lines): accuracies and attack values behind the table, medians over seeds."""
-    head = (
-        "r",
-        "method",
-        "accuracy on forgotten",
-        "on retained",
-        "on test",
-        "attack (liu2024 confidence)",
-        "answers unlike Retrain's on forgotten rows",
-        "on test rows",
-    )
-    fields = ("forget_accuracy", "retain_accuracy", "test_accuracy", "mia", "forget_disagreement", "test_disagreement")
-    lines = []
-    for r in sorted({q["r"] for q in records if q["r"]}):
-        for (method, scope), name in NAMES.items():
-            cell = pick(records, method=method, scope=scope, r=r)
-            if cell:
-                lines.append((f"{r:,}", name, *(_value(median(cell, field)) for field in fields)))
-    return head, lines
-
-
-def attacks(records: list[Record]) -> list[Row]:
-    """(r, attacks that worked, all forgotten rows wrong, steps) of ADV+IMP. Below 90 % its attack was too weak to judge
-    the method by."""
-    lines: list[Row] = []
-    for q in pick(records, method="advimp"):
-        worked = f"{q['fooled']:.0%}" + ("" if q["fooled"] >= 0.9 else " (too weak)")
-        lines.append((f"{q['r']:,}", worked, "yes" if q["reached"] else "no, stopped", f"{q['steps']}"))
-    return lines
-
-
-def goals(records: list[Record]) -> list[Row]:
-    """(what, measured, goal, verdict): speed against RUM and Retrain, ToW against the paper's and other methods'."""
-    lines: list[Row] = []
-    for r in sorted({q["r"] for q in pick(records, method="l2ul-network", scope="head")}):
-        own = pick(records, method="l2ul-network", scope="head", r=r)
         seconds, reached = median(own, "unlearn_seconds"), median(own, "tow")
+        others = {m: select(records, method=m, scope="all", r=r) for m in ("nothing", "rum", "advimp", "retrain")}
         for other, goal in FASTER.items():
-            theirs = median(pick(records, method=other, r=r), "unlearn_seconds")
+            theirs = median(others[other], "unlearn_seconds")
             if seconds and theirs:
-                ratio = theirs / seconds
-                what = f"head, r = {r:,}: times faster than {NAMES[other, 'all']}"
-                lines.append((what, f"{ratio:,.0f}x", f">= {goal:g}x", _verdict(ratio >= goal)))
+                text = f"{theirs / seconds:,.0f}×"
+                rows.append(
+                    [
+                        name,
+                        r,
+                        f"times faster than {LOOKS[other, 'all'][0]}",
+                        marked(text, theirs / seconds, goal, at_least=True),
+                    ]
+                )
         if reached is None:
             continue
         if r in SIZES:
             goal = PAPER["l2ul-network"][0][SIZES.index(r)]
-            lines.append(
-                (f"head, r = {r:,}: ToW", f"{reached:.3f}", f">= {goal:.2f}", _verdict(round(reached, 2) >= goal))
+            rows.append(
+                [name, r, "ToW beside the paper's", marked(f"{reached:.3f}", round(reached, 2), goal, at_least=True)]
             )
         for other in ("nothing", "rum", "advimp"):
-            theirs = median(pick(records, method=other, r=r), "tow")
+            theirs = median(others[other], "tow")
             if theirs is not None:
-                what = f"head, r = {r:,}: ToW beside {NAMES[other, 'all']}"
-                lines.append((what, f"{reached:.3f}", f"> {theirs:.3f}", _verdict(reached > theirs)))
-    return lines
+                missed = Cell(f"{reached:.3f} (miss: > {theirs:.3f})", reached, "missed")
+                good = reached > theirs
+                rows.append(
+                    [
+                        name,
+                        r,
+                        f"ToW beside {LOOKS[other, 'all'][0]}",
+                        Cell(f"{reached:.3f}", reached) if good else missed,
+                    ]
+                )
+    return Table("Goals", ["method", "r", "what", "measured"], rows, block=1)
 
 
-def _verdict(good: bool) -> str:
-    return "ok" if good else "MISS"
-
-
-def terminal(records: list[Record]) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-
-    tables = []
-    for own in settings(records):
-        head, lines = quality(own)
-        facts, details = raw(own)
-        for name, columns, rows in (
-            (title(own) + "\nthe paper's figures in brackets", head, lines),
-            ("Behind it: targets are Retrain's values", facts, details),
-            ("ADV+IMP", ATTACK, attacks(own)),
-            ("Goals", ("what", "measured", "goal", ""), goals(own)),
-        ):
-            table = Table(title=name)
-            for column in columns:
-                table.add_column(column, justify="left" if column in ("method", "what") else "right")
-            for row in rows:
-                table.add_row(*row)
-            tables.append(table)
-    return Group(*tables)
-
-
-def plot(records: list[Record], path: Path) -> list[Path]:
+def plots(records: list[Record]) -> list[Drawing]:
     """ToW against the time of a request, a panel per r; doing nothing is the line to beat."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     found = settings(records)
     if not found:
         return []
     own = found[-1]
-    sizes = sorted({r["r"] for r in own if r["r"]})
-    figure, axes = plt.subplots(1, len(sizes), figsize=(4 * len(sizes), 4.6), layout="constrained", squeeze=False)
-    for axis, r in zip(axes[0], sizes, strict=True):
-        for colour, mark, ((method, scope), name) in zip(LOOKS, MARKS, NAMES.items(), strict=True):
-            cell = pick(own, method=method, scope=scope, r=r)
-            height, seconds = median(cell, "tow"), median(cell, "unlearn_seconds")
-            if height is None or seconds is None:
-                continue
-            if method == "nothing":
-                axis.axhline(height, color=colour, linestyle="--", label=name)
-            else:
-                axis.plot(seconds, height, mark, color=colour, markersize=9, label=name)
-        axis.set(xscale="log", xlabel="seconds of a request", title=f"r = {r:,}")
-        axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("ToW (1 = as Retrain)")
-    figure.suptitle(title(own), fontsize=10)
-    figure.legend(*axes[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
-    written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for target in written:
-        figure.savefig(target, dpi=110)
-    plt.close(figure)
-    return written
+    sizes = sorted({r["r"] for r in own if r.get("r")})
+    with drawing_style():
+        figure, grid = subplots(1, len(sizes), figsize=(4 * len(sizes), 4.6))
+        for axis, r in zip(grid[0], sizes, strict=True):
+            for _, name, key, cell in _cells(select(own, r=r)):
+                height, seconds, (_, colour, mark) = median(cell, "tow"), median(cell, "unlearn_seconds"), LOOKS[key]
+                if height is not None and key[0] == "nothing":
+                    axis.axhline(height, color=colour, linestyle="--", label=name)
+                elif height is not None and seconds:
+                    axis.plot(seconds, height, mark, color=colour, markersize=9, label=name)
+            axis.set(xscale="log", xlabel="seconds of a request", title=f"r = {r:,}")
+        grid[0][0].set_ylabel("ToW (1 = as Retrain)")
+        legend(figure, grid[0], 6)
+    alt = "Marks: ToW against the time of a request, a panel per number of forgotten images; a dashed line for nothing."
+    return [Drawing("resnet", figure, alt, f"{title(own)}.")]
 
 
-def page_part(records_file: Path) -> str:
-    """The tables of docs/resnet.md, from a file of records."""
-    records = read_records(records_file)
-    machine = next((r for r in records if r["experiment"] == "environment"), {})
-    parts = [f"Measured on: {machine.get('cpu', 'unknown CPU')}, {machine.get('cores', '?')} cores."]
-    for own in settings(records):
-        parts += [f"**{title(own)}.** The paper's figures, on all of CIFAR-10 and its own machine, in brackets."]
-        parts += [_markdown(*quality(own)), _markdown(*raw(own))]
-        parts += [_markdown(ATTACK, attacks(own)), _markdown(("what", "measured", "goal", ""), goals(own))]
-    return "\n\n".join(parts)
-
-
-def _markdown(head: Row, rows: list[Row]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *rows))
+FIGURE = Figure(tables, plots)

@@ -2,100 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report.common import INK, MODELS, dataset_label, group, pick, seconds, seconds_axis, settings_of, style
-from l2ul_fast.report.lines import draw_line, legend, method_name, methods_in, middle_cell, of_experiment
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import INK, draw_line, drawing_style, legend, seconds_axis, subplots
+from l2ul_fast.report.values import (
+    MODELS,
+    Drawing,
+    Table,
+    cells_of,
+    group_by,
+    methods_of,
+    middle,
+    one_thread_count,
+    runs_of,
+    select,
+    sources,
+    table_of,
+    timed,
+    values,
+)
 
-#: (field, label, where smaller values are drawn: a seal leaves only the solver's noise)
+#: (field, label, where smaller values are drawn: a refresh leaves only the solver's noise)
 ROWS = (
     ("rho", "rho (1 = did nothing)", 1e-5),
     ("drift", "|theta − retrained|", 1e-8),
-    ("unlearn_seconds", "time of one request", 1e-7),
+    ("answer_seconds", "time of one request", 1e-7),
 )
+#: What a reference has to show; all others show everything.
+ONLY = {"nothing": "drift", "retrain": "answer_seconds"}
+COLUMNS = {
+    "rho": middle("rho", "{:.3g}"),
+    "drift": middle("drift", "{:.2e}"),
+    "disagree": middle("disagreement", "{:.3%}"),
+    "gradient left": middle("residual", "{:.1e}"),
+    "one request": timed("answer_seconds"),
+    "refreshes": middle("refreshes", "{:.0f}"),
+    "one refresh": timed("refresh_seconds"),
+    "runs": runs_of,
+}
 
 
-def plot(records: list[Record]) -> Any:
+def tables(records: list[Record]) -> list[Table]:
+    """The first, the tenth and the last request of every stream."""
+    mine = one_thread_count(records)
+    last = max((r["requests"] for r in mine), default=0)
+    by = {"data": "dataset", "model": "model", "r": "r", "method": "method", "requests": "requests so far"}
+    title = "Distance, drift and latency after the first, the tenth and the last request"
+    return [table_of(title, select(mine, requests=(1, 10, last)), by, COLUMNS, block=2)]
+
+
+def plots(records: list[Record]) -> list[Drawing]:
     """A column per dataset, model and r; rows: rho, drift, latency."""
-    from matplotlib.figure import Figure
-
-    mine = of_experiment(records, "sequence")
-    columns = [
-        (model, setting, r)
-        for model in MODELS
-        for setting in settings_of(pick(mine, model=model))
-        for r in sorted({q["r"] for q in pick(mine, model=model, dataset=setting[0])})
-    ]
-    with style():
-        figure = Figure(figsize=(max(6.0, 3.9 * len(columns)), 9.5), layout="constrained")
-        axes = figure.subplots(len(ROWS), max(1, len(columns)), squeeze=False, sharex="col", sharey="row")
-        for j, (model, (dataset, source, n), r) in enumerate(columns):
-            here = pick(mine, model=model, dataset=dataset, source=source, n=n, r=r)
+    mine = one_thread_count(records)
+    columns = list(cells_of(mine, "model", "data", "r"))
+    with drawing_style():
+        figure, axes = subplots(
+            len(ROWS), max(1, len(columns)), figsize=(max(6.0, 3.9 * len(columns)), 9.5), sharex="col", sharey="row"
+        )
+        for j, (model, data, r, here) in enumerate(columns):
             for axis, (name, label, floor) in zip(axes[:, j], ROWS, strict=True):
-                for method in methods_in(here):
-                    own = pick(here, method=method)
-                    if name != {"nothing": "drift", "retrain": "unlearn_seconds"}.get(method, name):
-                        continue
-                    draw_line(axis, own, "requests", name, method, floor)
+                for method in methods_of(here):
+                    if ONLY.get(method, name) == name:
+                        own = group_by(select(here, method=method), "requests")
+                        draw_line(axis, {k: values(found, name) for (k,), found in own.items()}, method, floor)
                 if name == "rho":
                     axis.axhline(1, color=INK, linestyle=":", linewidth=1)
                 axis.set(xscale="log", yscale="log")
-                axis.grid()
                 if j == 0:
                     axis.set_ylabel(label)
-                if name == "unlearn_seconds":
+                if name == "answer_seconds":
                     seconds_axis(axis.yaxis)
-            title = f"{MODELS[model]}, r = {r:,} per request\n{dataset_label(dataset, source, n)}"
-            axes[0, j].set_title(title, fontsize=10)
+            axes[0, j].set_title(f"{MODELS.get(model, model)}, r = {r:,} per request\n{data}", fontsize=10)
             axes[-1, j].set_xlabel("requests answered")
-        legend(figure, axes.ravel(), 4)
-    return figure
+        legend(figure, axes.ravel())
+    alt = "Lines over the number of answered requests, a column per dataset and model: rho, drift, time of one request."
+    caption = f"Lines: medians over {runs_of(mine)} run(s), bands: quartiles. Data: {sources(mine)}."
+    return [Drawing("sequence", figure, alt, caption)]
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[Any]]]:
-    """A line per dataset, model, r, method and point of the stream: first, tenth and last."""
-    mine, rows = of_experiment(records, "sequence"), []
-    for setting in settings_of(mine):
-        here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
-        for (model, r), cells in group(here, "model", "r").items():
-            last = max(q["requests"] for q in cells)
-            for method in methods_in(cells):
-                for count in sorted({1, 10, last}):
-                    own = pick(cells, method=method, requests=count)
-                    if not own:
-                        continue
-                    time, again = (middle_cell(own, k).sort for k in ("unlearn_seconds", "refresh_seconds"))
-                    rows.append(
-                        [
-                            dataset_label(*setting),
-                            MODELS.get(model, model),
-                            r,
-                            method_name(method),
-                            count,
-                            middle_cell(own, "rho", "{:.3g}"),
-                            middle_cell(own, "drift", "{:.2e}"),
-                            middle_cell(own, "disagreement", "{:.3%}"),
-                            middle_cell(own, "residual", "{:.1e}"),
-                            seconds(time),
-                            middle_cell(own, "refreshes", "{:.0f}"),  # type: ignore[arg-type]
-                            seconds(again),
-                            len(own),
-                        ]  # type: ignore[arg-type]
-                    )
-    columns = [
-        "dataset",
-        "model",
-        "r",
-        "method",
-        "requests so far",
-        "rho",
-        "drift",
-        "disagree",
-        "gradient left",
-        "one request",
-        "refreshes",
-        "one refresh",
-        "runs",
-    ]
-    return columns, rows
+FIGURE = Figure(tables, plots)

@@ -1,27 +1,22 @@
-"""How many times faster L2UL answers than each baseline, beside the ratios the paper printed; both times are shown.
-
-And how many times faster it is until nothing that either side keeps gives the row back.
-"""
+"""How many times faster L2UL answers than each baseline, beside the ratios the paper printed; both times are shown."""
 
 from __future__ import annotations
 
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report.common import (
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import ours_of
+from l2ul_fast.report.values import (
+    MODELS_SHORT,
     Cell,
     Table,
-    cell,
-    dataset_label,
-    factor_cell,
+    cells_of,
+    factor,
+    median,
     method_cell,
-    methods_of,
-    ours_of,
-    pick,
     ratio_text,
     seconds,
-    seconds_of,
-    settings_of,
+    select,
 )
-from l2ul_fast.report.figures.methods import MODELS_SHORT, main_records
 
 #: The paper's text beside its figures 2 and 3, r = 1: {(model, dataset): {baseline: times faster}}.
 PAPER = {
@@ -34,55 +29,6 @@ PAPER = {
 PAPER_N = {"magic": 19_020, "higgs": 11_000_000}
 #: Training rows are four fifths of a dataset; anything below this share is a reduced run.
 WHOLE = 0.75
-
-
-def rows(records: list[Record], model: str, r: int = 1, published_only: bool = False) -> list[list[Cell]]:
-    """(dataset, against, its time, L2UL's, ratio, paper's ratio, verdict, time and ratio of L2UL as in the paper, ratio
-    of the times until the row is erased)."""
-    out = []
-    mine = pick(main_records(records, model), model=model, r=r, kind=("random", None))
-    for setting in settings_of(mine):
-        here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
-        own = pick(here, method=ours_of(here))
-        ours, faithful = seconds_of(own, False), seconds_of(pick(here, method="l2ul-paper"), False)
-        for method in methods_of(here):
-            if method == "nothing" or method.startswith("l2ul"):
-                continue
-            them = pick(here, method=method)
-            theirs = seconds_of(them, False)
-            paper = PAPER.get((model, str(setting[0])), {}).get(method)
-            if theirs is None or (published_only and paper is None):
-                continue
-            ratio, ratio2 = (theirs / t if t else None for t in (ours, faithful))
-            out.append(
-                [
-                    cell(dataset_label(*setting)),
-                    method_cell(method),
-                    seconds(theirs),
-                    seconds(ours),
-                    Cell(ratio_text(ratio), ratio),
-                    Cell(ratio_text(paper), paper),
-                    _verdict(setting, ratio, paper),
-                    seconds(faithful),
-                    Cell(ratio_text(ratio2), ratio2),
-                    factor_cell(them, own, True),
-                ]
-            )
-    return out
-
-
-def _verdict(setting: tuple[str, str, int], ratio: float | None, paper: float | None) -> Cell:
-    """reached, not reached; and whether the run is small enough for that to say little."""
-    if paper is None or ratio is None:
-        return Cell("", None)
-    full = PAPER_N.get(setting[0], 0)
-    reduced = isinstance(setting[2], int) and setting[2] < WHOLE * full
-    text = "reached" if ratio >= paper else "not reached"
-    if reduced:
-        text += f" ({setting[2] / full:.0%} of the paper's n)"
-    return Cell(text, ratio / paper)
-
-
 COLUMNS = (
     "dataset",
     "against",
@@ -104,23 +50,64 @@ NOTE = (
 
 
 def tables(records: list[Record]) -> list[Table]:
-    """One table per model, all datasets and baselines; rows with a ratio of the paper first."""
+    """One table per model, all datasets and baselines."""
+    return [
+        Table(
+            f"Speed-ups beside the paper's, {MODELS_SHORT[model]}: times faster than each baseline",
+            COLUMNS,
+            found,
+            NOTE,
+            1,
+        )
+        for model in ("lr", "mlp")
+        if (found := rows(select(records, model=model, r_asked=1, request=("random", None)), model))
+    ]
+
+
+def rows(records: list[Record], model: str) -> list[list[Cell]]:
     out = []
-    for model in ("lr", "mlp"):
-        found = rows(records, model)
-        if found:
-            found.sort(key=lambda line: line[5].sort is None)
-            out.append(Table(f"{MODELS_SHORT[model]}: times faster than each baseline", COLUMNS, found, NOTE))
+    for data, found in cells_of(records, "data"):
+        own, faithful = select(found, method=ours_of(found)), select(found, method="l2ul-paper")
+        for method, them in cells_of(found, "method"):
+            if method == "nothing" or method.startswith("l2ul") or median(them, "answer_seconds") is None:
+                continue
+            paper = PAPER.get((model, str(them[0]["dataset"])), {}).get(method)
+            ratio = factor(them, own)
+            out.append(
+                [
+                    Cell(data, data),
+                    method_cell(method),
+                    seconds(median(them, "answer_seconds")),
+                    seconds(median(own, "answer_seconds")),
+                    ratio,
+                    Cell(ratio_text(paper), paper),
+                    _verdict(them[0], ratio, paper),
+                    seconds(median(faithful, "answer_seconds")),
+                    factor(them, faithful),
+                    factor(them, own, "erased_seconds"),
+                ]
+            )
     return out
 
 
-def span(records: list[Record], model: str, against: str = "retrain", erased: bool = False) -> list[tuple[str, float]]:
-    """(dataset label, L2UL's speed-up at r = 1), slowest first; erased: until nothing kept gives the row back."""
-    mine = pick(main_records(records, model), model=model, r=1, kind=("random", None))
-    out = []
-    for setting in settings_of(mine):
-        here = pick(mine, dataset=setting[0], source=setting[1], n=setting[2])
-        factor = factor_cell(pick(here, method=against), pick(here, method=ours_of(here)), erased).sort
-        if isinstance(factor, float):
-            out.append((dataset_label(*setting), factor))
-    return sorted(out, key=lambda pair: pair[1])
+def _verdict(record: Record, ratio: Cell, paper: float | None) -> Cell:
+    """reached, not reached; and whether the run is small enough for that to say little."""
+    if paper is None or not isinstance(ratio.sort, float):
+        return Cell("")
+    full, n = PAPER_N.get(record["dataset"], 0), record.get("n")
+    text = "reached" if ratio.sort >= paper else "not reached"
+    if isinstance(n, int) and n < WHOLE * full:
+        text += f" ({100 * n / full:.2g} % of the paper's n)"
+    return Cell(text, ratio.sort / paper)
+
+
+def span(records: list[Record], against: str = "retrain", name: str = "answer_seconds") -> list[float]:
+    """L2UL's speed-up on each dataset, slowest first."""
+    found = (
+        factor(select(own, method=against), select(own, method=ours_of(own)), name)
+        for _, own in cells_of(records, "data")
+    )
+    return sorted(cell.sort for cell in found if isinstance(cell.sort, float))
+
+
+FIGURE = Figure(tables)

@@ -1,113 +1,92 @@
-"""The streaming benchmark as a table and a plot."""
+"""Streaming a large file beside its limits: reading alone, the kernel alone; rows by number, text, writing."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report.figures.kernels import COLOURS
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.style import BLUE, GREEN, INK, ORANGE, drawing_style, subplots
+from l2ul_fast.report.values import Drawing, Table, faster, median, plural, seconds_text, select
+
+#: (experiment, ours, what it stands beside)
+BESIDE = (
+    ("write", "stand-in", "random bytes"),
+    ("write", "stand-in", "random rows, same HDF5 file"),
+    ("write", "stand-in", "generate alone"),
+    ("csv", "l2ul data convert", "pandas read_csv + to_hdf"),
+)
+METHODS = (("stream_counts", BLUE), ("kernel alone", ORANGE), ("read alone", GREEN))
 
 
-def _find(records: list[Record], **key: Any) -> list[Record]:
-    return [r for r in records if all(r.get(k) == v for k, v in key.items())]
-
-
-def rows(records: list[Record]) -> list[tuple[str, str, str, str]]:
-    """(what, measured, beside what, ratio) lines of the table."""
-    lines = []
-    for r in _find(records, experiment="stream", method="stream_counts"):
-        parts = {q["method"]: q for q in _find(records, experiment="stream", n=r["n"], threads=r["threads"])}
-        beside = (
-            f"read {parts['read alone']['wall_seconds']:.2f} s, kernel {parts['kernel alone']['wall_seconds']:.2f} s"
-        )
-        what = f"stream_counts, {r['n']:,} x {r['d']}, {r['threads']} thread(s)"
-        lines.append((what, f"{r['wall_seconds']:.2f} s", beside, f"{r['of_limit']:.2f}x the larger"))
-    lines += [
-        (f"peak memory growth, {r['n']:,} rows", f"{r['mib']:.0f} MiB", "the idle process", "")
-        for r in _find(records, experiment="memory")
-    ]
-    by_rows = {r["method"]: r for r in _find(records, experiment="rows")}
-    if by_rows:
-        memory, h5 = by_rows["packed cells in memory"], by_rows["X by h5py indexing"]
-        for name, r in by_rows.items():
-            base = memory if "cells" in name else h5
-            ratio = r["wall_seconds"] / base["wall_seconds"]
-            if r is not base:
-                text = f"{ratio:.1f}x its time" if base is memory else f"{1 / ratio:.0f}x faster"
-                lines.append((f"{r['r']} rows: {name}", f"{r['wall_seconds'] * 1e6:,.0f} us", base["method"], text))
-    pairs = (
-        ("write", "stand-in", "random bytes"),
-        ("write", "stand-in", "random rows, same HDF5 file"),
-        ("write", "stand-in", "generate alone"),
-        ("csv", "l2ul data convert", "pandas read_csv + to_hdf"),
-    )
-    for experiment, ours, other in pairs:
-        found = {r["method"]: r for r in _find(records, experiment=experiment)}
+def tables(records: list[Record]) -> list[Table]:
+    rows: list[list[object]] = []
+    for r in select(records, experiment="stream", method="stream_counts"):
+        beside = {q["method"]: q for q in select(records, experiment="stream", n=r["n"], threads=r["threads"])}
+        parts = [f"{name} {beside[name]['seconds']:.2f} s" for name in ("read alone", "kernel alone") if name in beside]
+        what = f"stream_counts, {r['n']:,} × {r['d']}, {plural(r['threads'], 'thread')}"
+        ratio = median([r], "fraction_of_limit")
+        text = "" if ratio is None else f"{ratio:.2f}× the larger"
+        rows.append([what, seconds_text(r["seconds"]), ", ".join(parts), text])
+    memory = select(records, experiment="memory")
+    rows += [[f"peak memory growth, {r['n']:,} rows", f"{r['mib']:.0f} MiB", "the idle process", ""] for r in memory]
+    rows += _rows_by_number(select(records, experiment="rows"))
+    for experiment, ours, other in BESIDE:
+        found = {r["method"]: r for r in select(records, experiment=experiment)}
         if ours in found and other in found:
-            mine, base = found[ours]["wall_seconds"], found[other]["wall_seconds"]
-            ratio = f"{base / mine:.0%} of its speed" if experiment == "write" else f"{base / mine:.1f}x faster"
-            lines.append((f"{ours}, {found[ours]['n']:,} rows", f"{mine:.2f} s", f"{other} {base:.2f} s", ratio))
-    lines += [
-        (
-            f"codec {r['method']}, {r['n']:,} rows",
-            f"{r['bytes_share']:.0%} of the bytes",
-            "codec none",
-            f"write {r['write_ratio']:.1f}x, read {r['read_ratio']:.1f}x, stream {r['stream_ratio']:.1f}x its time",
-        )
-        for r in _find(records, experiment="codec")
-        if r["method"] != "none"
-    ]
-    return lines
+            mine, base = found[ours]["seconds"], found[other]["seconds"]
+            text = f"{base / mine:.0%} of its speed" if experiment == "write" else f"{faster(base / mine).text} faster"
+            rows.append([f"{ours}, {found[ours]['n']:,} rows", seconds_text(mine), f"{other} {base:.2f} s", text])
+    for r in select(records, experiment="codec"):
+        if r["method"] != "none":
+            times = ", ".join(f"{name} {r[f'{name}_ratio']:.1f}×" for name in ("write", "read", "stream"))
+            share = f"{r['bytes_share']:.0%} of the bytes"
+            rows.append([f"codec {r['method']}, {r['n']:,} rows", share, "codec none", f"{times} its time"])
+    note = "HIGGS stand-in rows, not real data; page cache warm. Medians of interleaved repeats."
+    return [Table("Streaming a file", ["what", "measured", "beside", "ratio"], rows, note)]
 
 
-def terminal(records: list[Record]) -> Any:
-    from rich.table import Table
+def _rows_by_number(records: list[Record]) -> list[list[object]]:
+    by_rows = {r["method"]: r for r in records}
+    memory, h5 = by_rows.get("packed cells in memory"), by_rows.get("X by h5py indexing")
+    out: list[list[object]] = []
+    for name, r in by_rows.items():
+        base = memory if "cells" in name else h5
+        if base is not None and r is not base:
+            ratio = r["seconds"] / base["seconds"]
+            text = f"{ratio:.1f}× its time" if base is memory else f"{1 / ratio:.0f}× faster"
+            out.append([f"{r['r']:,} rows: {name}", seconds_text(r["seconds"]), base["method"], text])
+    return out
 
-    table = Table(
-        title="Streaming the HIGGS stand-in (page cache warm)",
-        caption="Stand-in rows, not real data. Medians of interleaved repeats.",
-    )
-    for name in ("what", "measured", "beside", "ratio"):
-        table.add_column(name, justify="left" if name in ("what", "beside") else "right")
-    for line in rows(records):
-        table.add_row(*line)
-    return table
+
+def plots(records: list[Record]) -> list[Drawing]:
+    """Time and memory against n; time against threads where there were several."""
+    stream = select(records, experiment="stream")
+    memory = sorted(select(records, experiment="memory"), key=lambda r: r["n"])
+    if not stream:
+        return []
+    counts, n = sorted({r["threads"] for r in stream}), max(r["n"] for r in stream)
+    with drawing_style():
+        wide = 3 if len(counts) > 1 else 2
+        figure, grid = subplots(1, wide, figsize=(4.8 * wide, 4.2))
+        axes = grid[0]
+        lines = [(axes[0], "n", select(stream, threads=counts[-1]))]
+        lines += [(axes[2], "threads", select(stream, n=n))] if wide == 3 else []
+        for axis, key, found in lines:
+            for method, colour in METHODS:
+                points = sorted((r[key], r["seconds"]) for r in select(found, method=method))
+                if points:
+                    axis.plot(*zip(*points, strict=True), "o-", color=colour, label=method)
+            axis.set(xlabel="rows" if key == "n" else key, ylabel="wall time, s")
+            axis.legend()
+        axes[0].set(xscale="log", yscale="log", title=f"time, {plural(counts[-1], 'thread')}")
+        axes[1].plot([r["n"] for r in memory], [r["mib"] for r in memory], "o-", color=BLUE)
+        axes[1].axhline(256, color=INK, linestyle="--", linewidth=1, label="256 MiB")
+        axes[1].set(xscale="log", ylim=(0, None), xlabel="rows", ylabel="peak memory growth, MiB", title="memory")
+        axes[1].legend()
+        if wide == 3:
+            axes[2].set_xticks(counts, [str(c) for c in counts])
+            axes[2].set(ylim=(0, None), title=f"{n:,} rows")
+    alt = "Lines: time of streaming against the number of rows, peak memory against it, time against threads."
+    return [Drawing("stream", figure, alt, "HIGGS stand-in (psi = 4, t = 100, page cache warm).")]
 
 
-def plot(records: list[Record], path: Path) -> list[Path]:
-    """Wall time and memory against n, wall time against threads."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    stream = _find(records, experiment="stream")
-    k, n = max(r["threads"] for r in stream), max(r["n"] for r in stream)
-    figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
-    for colour, method in zip(COLOURS, ("stream_counts", "kernel alone", "read alone"), strict=False):
-        for axis, key, chosen in (
-            (axes[0], "n", _find(stream, method=method, threads=k)),
-            (axes[2], "threads", _find(stream, method=method, n=n)),
-        ):
-            chosen.sort(key=lambda r: r[key])
-            axis.plot([r[key] for r in chosen], [r["wall_seconds"] for r in chosen], "o-", color=colour, label=method)
-    axes[0].set(
-        xscale="log", yscale="log", xlabel="rows", ylabel="wall time, s", title=f"time is linear, {k} thread(s)"
-    )
-    memory = sorted(_find(records, experiment="memory"), key=lambda r: r["n"])
-    axes[1].plot([r["n"] for r in memory], [r["mib"] for r in memory], "o-", color=COLOURS[0])
-    axes[1].axhline(256, color="black", linestyle="--", linewidth=1, label="256 MiB")
-    axes[1].set(xscale="log", ylim=(0, None), xlabel="rows", ylabel="peak memory growth, MiB", title="memory is flat")
-    counts = sorted({r["threads"] for r in stream})
-    axes[2].set_xticks(counts, [str(c) for c in counts])
-    axes[2].set(ylim=(0, None), xlabel="threads", ylabel="wall time, s", title=f"{n:,} rows")
-    for axis in axes:
-        axis.legend()
-        axis.grid(alpha=0.3)
-    figure.suptitle("Streaming counts, HIGGS stand-in (psi = 4, t = 100, page cache warm)")
-    written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for target in written:
-        figure.savefig(target, dpi=110)
-    plt.close(figure)
-    return written
+FIGURE = Figure(tables, plots)

@@ -1,4 +1,4 @@
-"""`l2ul report`: one self-contained HTML page of a run, and its plots as files beside it."""
+"""Sections, tables and plots as one HTML page, and the plots as files beside it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Record, write_atomic
-from l2ul_fast.report.common import INK, PAPER, Cell, Drawing, Table, cell, style
+from l2ul_fast.measure.records import write_atomic
+from l2ul_fast.report.style import INK, PAPER, drawing_style
+from l2ul_fast.report.values import Cell, Drawing, Table
+
+#: Rows above which a table is folded away; printing unfolds it.
+LONG = 40
 
 
 @dataclass
 class Section:
-    """One box of the page. html: trusted markup made here, never text from records."""
+    """One box of the page: text, tables, plots, more tables. html: trusted markup made here, never text of records."""
 
     anchor: str
     title: str
     text: str = ""
-    drawings: list[Drawing] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    drawings: list[Drawing] = field(default_factory=list)
+    more: list[Table] = field(default_factory=list)
     html: str = ""
     kind: str = ""
 
@@ -58,7 +63,7 @@ def write_page(title: str, lead: str, sections: list[Section], out: Path) -> Pat
 
 
 def _part(name: str) -> str:
-    return files("l2ul_fast.report").joinpath(name).read_text(encoding="utf-8")
+    return files("l2ul_fast.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _section(section: Section, out: Path) -> str:
@@ -66,8 +71,9 @@ def _section(section: Section, out: Path) -> str:
     parts = [f'<section id="{escape(section.anchor)}"{kind}>', f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.text.split("\n") if text]
     parts.append(section.html)
-    parts += [drawing_html(d, out) for d in section.drawings]
     parts += [table_html(t) for t in section.tables]
+    parts += [drawing_html(d, out) for d in section.drawings]
+    parts += [table_html(t) for t in section.more]
     return "\n".join([*parts, "</section>"])
 
 
@@ -75,49 +81,54 @@ def _section(section: Section, out: Path) -> str:
 
 
 def table_html(table: Table) -> str:
-    """A sortable table that scrolls inside itself; the first column names the row."""
-    rows = [[cell(x) for x in row] for row in table.rows]
-    # a column of numbers reads best right-aligned; method names carry a number only for their order
-    numeric = [
-        all(row[k].sort is None or _is_number(row[k]) for row in rows) and any(_is_number(row[k]) for row in rows)
-        for k in range(len(table.columns))
-    ]
+    """A sortable table, folded away when it is long; its first column stays in sight, its blocks have headings."""
+    columns = list(table.columns[table.block :])
+    numeric = table.numeric()[table.block :]
     head = "".join(
-        f'<th scope="col"><button type="button" class="{"num" if right else ""}"'
-        f"{_title(table.help.get(name, ''))}>{escape(name)}</button></th>"
-        for name, right in zip(table.columns, numeric, strict=True)
+        f'<th scope="col"><button type="button"{_kind("num" if right else "")}>{escape(name)}</button></th>'
+        for name, right in zip(columns, numeric, strict=True)
     )
-    body = "\n".join(
+    body = "\n".join(_block(heading, found, numeric) for heading, found in table.blocks())
+    title = escape(table.title)
+    text = (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}"><table class="sortable">\n'
+        f"<caption>{title}</caption>\n<thead><tr>{head}</tr></thead>\n{body}\n</table></div>"
+    ) + (f'\n<p class="note">{escape(table.note)}</p>' if table.note else "")
+    if len(table.rows) <= LONG:
+        return text
+    return f"<details><summary>{title} ({len(table.rows):,} rows)</summary>\n{text}\n</details>"
+
+
+def _block(heading: str, rows: list[list[Cell]], numeric: list[bool]) -> str:
+    lines = [
         "<tr>"
         + "".join(_cell(c, k == 0, right) for k, (c, right) in enumerate(zip(row, numeric, strict=True)))
         + "</tr>"
         for row in rows
-    )
-    return (
-        f"<h3>{escape(table.title)}</h3>\n"
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
-        f'<table class="sortable">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
-        + (f'\n<p class="note">{escape(table.note)}</p>' if table.note else "")
-    )
+    ]
+    if heading:
+        wide = f'<th scope="rowgroup" colspan="{len(numeric)}"><span>{_text(heading)}</span></th>'
+        lines.insert(0, f'<tr class="block">{wide}</tr>')
+    return "<tbody>\n" + "\n".join(lines) + "\n</tbody>"
 
 
-def _is_number(c: Cell) -> bool:
-    return isinstance(c.sort, int | float) and bool(re.match(r"[-+−≤<>]?\s*[\d.]|never", c.text))
+def _kind(*names: str) -> str:
+    found = " ".join(name for name in names if name)
+    return f' class="{found}"' if found else ""
 
 
-def _title(text: str) -> str:
-    return f' title="{escape(text)}"' if text else ""
+def _text(text: str) -> str:
+    """Escaped; stand-ins stand out."""
+    if "(stand-in" in text:
+        return f'<span class="is-standin" title="a stand-in, not the real data">{escape(text)}</span>'
+    return escape(text)
 
 
 def _cell(c: Cell, first: bool, right: bool) -> str:
     tag = 'th scope="row"' if first else "td"
-    kind = "num" if right else "long" if len(c.text) > 60 else ""
+    kind = _kind("num" if right else "wide" if len(c.text) > 60 else "", c.mark)
     sort = "" if c.sort is None else f' data-sort="{escape(c.sort)}"'
-    look = f' class="{kind}"' if kind else ""
-    text = escape(c.text)
-    if "(stand-in" in c.text:
-        text = f'<span class="is-standin" title="a stand-in, not the real data">{text}</span>'
-    return f"<{tag}{look}{sort}>{text}</{tag.split()[0]}>"
+    return f"<{tag}{kind}{sort}>{_text(c.text)}</{tag.split()[0]}>"
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------
@@ -126,7 +137,7 @@ def _cell(c: Cell, first: bool, right: bool) -> str:
 def drawing_html(drawing: Drawing, out: Path) -> str:
     """The plot inline, its colours those of the page, and links to its files."""
     name = re.sub(r"[^a-z0-9-]+", "-", drawing.name.lower())
-    with style():  # how text is written to SVG is decided here, not when the figure is made
+    with drawing_style():  # how text is written to SVG is decided here, not when the figure is made
         drawing.figure.savefig(text := io.StringIO(), format="svg", metadata={"Date": None})
         drawing.figure.set_layout_engine("none")  # found once: it takes longer than drawing
         drawing.figure.savefig(out / f"{name}.png", dpi=140)
@@ -156,12 +167,3 @@ def inline_svg(svg: str, alt: str, name: str) -> str:
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head += f' style="min-width: {0.95 * points:.0f}px; max-width: {1.55 * points:.0f}px"'
     return f'{head} role="img" aria-label="{escape(alt)}"><title>{escape(alt)}</title>{rest}'
-
-
-def records_table(name: str, records: list[Record]) -> Table:
-    """Records as they are, for experiments without a figure of their own: only columns that say something."""
-    drop = {"experiment", "at", "job"}
-    columns = [k for k in dict.fromkeys(k for r in records for k in r) if k not in drop]
-    columns = [k for k in columns if any(r.get(k) is not None and not isinstance(r[k], dict | list) for r in records)]
-    rows = [[None if isinstance(r.get(k), dict | list) else r.get(k) for k in columns] for r in records]
-    return Table(f"Records of {name}", columns, rows)
