@@ -13,7 +13,6 @@ import numba
 
 from l2ul_kernels.codegen import jit, llvm
 from l2ul_kernels.threads import available_cores, report
-from l2ul_kernels.voronoi import workers
 
 PACKAGES = (
     "l2ul-fast",
@@ -107,7 +106,6 @@ def describe() -> dict[str, Any]:
         memory = round(psutil.virtual_memory().total / 2**30, 1)
     except ImportError:
         memory = None
-    cache = jit.cache_folder(workers.work)
     return {
         "git": git_sha(),
         "cpu": cpu_model(),
@@ -116,7 +114,7 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(),
         "vector_bytes": llvm.VECTOR_BYTES,
         "numba_num_threads": numba.config.NUMBA_NUM_THREADS,
-        "kernel_cache": str(cache) if cache else "off",
+        "kernel_cache": jit.cache_place(),
         "threads": report(),
         "versions": versions(),
     }

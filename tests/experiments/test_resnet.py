@@ -9,6 +9,7 @@ from l2ul_fast.experiments import runner
 from l2ul_fast.experiments.paper import resnet
 from l2ul_fast.measure.records import Run
 from l2ul_fast.report.figures import resnet as report
+from l2ul_fast.report.values import Cell
 from l2ul_fast.resnet import bench
 from l2ul_fast.resnet.train import Recipe
 
@@ -116,38 +117,35 @@ def rows(source="subset", **changes):
 
 
 def test_the_table_stands_beside_the_papers():
-    head, lines = report.quality(rows())
-    assert head[1] == "ToW, r = 10"
-    found = {line[0]: line for line in lines}
-    assert list(found)[:2] == ["Retrain", "Do nothing"]
-    assert found["L2UL, head"][1:3] == ("0.950 (0.80)", "0.950 (0.99)")
-    assert found["RUM"][5] == "10 s (13.6 s)"
-    assert found["Do nothing"][5] == "–"
-    flagged = report.quality(rows(mia_degenerate="the attacker gives every row the same verdict"))[1]
-    assert flagged[0][3] == "degenerate"
+    table = report.quality(rows())
+    found = {(row[0].text, row[1].text): [c.text for c in row[2:]] for row in table.rows}
+    assert found["r = 10", "L2UL, head"][0] == "0.950 (0.80)"
+    assert found["r = 3,000", "L2UL, head"][0] == "0.950 (0.99)"
+    assert found["r = 10", "RUM"][2] == "10 s (13.6 s)"
+    assert found["r = 10", "Do nothing"][2] == "–"
+    flagged = report.quality(rows(mia_degenerate="the attacker gives every row the same verdict"))
+    assert flagged.rows[0][3].text == "degenerate"
 
 
 def test_goals_that_are_missed_are_shown_missed():
-    found = {line[0]: line[1:] for line in report.goals(rows())}
-    assert found["head, r = 10: times faster than Retrain"] == ("10,000x", ">= 1000x", "ok")
-    assert found["head, r = 10: times faster than RUM"] == ("1,000x", ">= 20x", "ok")
-    assert found["head, r = 3,000: ToW"] == ("0.950", ">= 0.99", "MISS")
-    assert found["head, r = 10: ToW beside Do nothing"] == ("0.950", "> 0.900", "ok")
-    assert "L2UL, subspace" in [line[0] for line in report.quality(rows())[1]]  # of older versions
+    found = {tuple(c.text for c in row[:3]): row[3] for row in report.goals(rows()).rows}
+    head, subspace = "L2UL, head", "L2UL, subspace"
+    assert found[head, "10", "times faster than Retrain"] == Cell("10,000×", 10_000.0)
+    assert found[subspace, "10", "times faster than RUM"].text == "5× (miss: >= 20)"
+    assert found[head, "3,000", "ToW beside the paper's"].mark == "missed"
+    assert not found[head, "10", "ToW beside Do nothing"].mark
+    assert found[subspace, "10", "ToW beside Do nothing"].mark == "missed"
 
 
 def test_a_weak_attack_is_called_weak():
-    assert report.attacks(rows())[0] == ("10", "50% (too weak)", "no, stopped", "7")
-    assert report.attacks(rows(fooled=0.95, reached=True))[1] == ("3,000", "95%", "yes", "7")
+    assert [c.text for c in report.attacks(rows()).rows[0]] == ["10", "50% (too weak)", "no, stopped", "7"]
+    assert [c.text for c in report.attacks(rows(fooled=0.95, reached=True)).rows[1]] == ["3,000", "95%", "yes", "7"]
 
 
-def test_a_stand_in_is_named_in_every_title(tmp_path):
+def test_a_stand_in_is_named_in_every_title():
     assert "STAND-IN" in report.title(rows("stand-in"))
     assert "subset of the real data" in report.title(rows())
     assert len(report.settings(rows() + rows("stand-in"))) == 2
-    path = tmp_path / "resnet.jsonl"
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows("stand-in")))
-    assert "STAND-IN" in report.page_part(path)
-    assert [p.suffix for p in report.plot(rows(), tmp_path / "plot")] == [".png", ".svg"]
-    assert report.plot([], tmp_path / "none") == []
-    report.terminal(rows())
+    assert "STAND-IN" in report.FIGURE.all_tables(rows("stand-in"))[0].title
+    assert [d.name for d in report.FIGURE.plots(rows())] == ["resnet"]
+    assert report.FIGURE.plots([]) == report.FIGURE.all_tables([]) == []

@@ -107,6 +107,12 @@ def _nothing():  # type: ignore[no-untyped-def]  # its cache folder is where the
     return None
 
 
+def cache_place() -> str:
+    """Folder of the on-disk cache of this room's kernels, or "off"."""
+    found = cache_folder(_nothing)
+    return str(found) if found else "off"
+
+
 def ensure_compiled(key: Any, call_on_nothing: Callable[[], Any]) -> None:
     """The first time `key` is seen here, compile by a call on empty data, alone among threads and processes.
 
