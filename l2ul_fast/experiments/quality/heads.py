@@ -18,7 +18,7 @@ import copy
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -79,6 +79,11 @@ COMPARED = {
     "lr": (NOTHING, NEWTON, (DEFAULT, 3, None), (DEFAULT, 3, LR_RTOL), (DEFAULT, 2, None), RETRAIN),
     "mlp": (NOTHING, NEWTON, (DEFAULT, None, None), (DEFAULT, None, MLP_RTOL), RETRAIN),
 }
+
+
+def expansion_of(u: L2UL) -> Expansion:
+    """The default head of a linear model, with what only it has."""
+    return cast(Expansion, u.head)
 
 
 def sized(n: int) -> dict[tuple[str, int], Asked]:
@@ -227,7 +232,7 @@ class LogisticRequests:
 
     def _beside(self, after: L2UL, found: Vector, rest: ArrayTable, target: Vector) -> Record:
         """Of the instant answer: distance to its own retrain A'(rest), and what its refresh costs where one is due."""
-        own = sums_without(after.head, rest)
+        own = sums_without(expansion_of(after), rest)
         same = copy.deepcopy(after.head).canonical().tobytes() == own.theta.tobytes()
         facts: Record = {
             "own_rho": rho(found, own.theta, self.u.theta).value,
@@ -314,7 +319,7 @@ def shifts(u: L2UL, table: ArrayTable) -> Vector:
     """(n, p): by how much each row alone moves theta when it leaves, to first order (H^-1 times its gradient)."""
     rows = np.column_stack([table.X.astype(np.float64), np.ones(len(table.X))])
     slope = 1.0 / (1.0 + np.exp(-(rows @ u.theta))) - table.y
-    return np.asarray((rows * slope[:, None]) @ u.head.inverse)
+    return np.asarray((rows * slope[:, None]) @ expansion_of(u).inverse)
 
 
 def grid_jobs(context: Context) -> Iterator[Job]:
@@ -335,7 +340,7 @@ def measure_grid(context: Context, dataset: str, cells: tuple[Cell, ...]) -> Ite
     """rho of one row, and how many single requests leave the cell, for widths around those of the rule."""
     label, train, _ = tables(context, dataset, context.numbers["rows"])
     u = L2UL("lr", random_state=context.seed).fit(train.X, train.y)
-    model, rule = u.model, widths(u.head)
+    model, rule = u.model, widths(expansion_of(u))
     theta = np.asarray(model.fit(train, start=u.theta, tol=0.0).theta)
     moves = np.abs(shifts(u, train))
     for cell in cells:

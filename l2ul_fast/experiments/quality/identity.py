@@ -36,7 +36,7 @@ from l2ul_fast.baselines.l2ul import DEFAULT, quiet, request
 from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.inputs import dataset_file, some_rows, tables, train_size
-from l2ul_fast.experiments.quality.heads import sums_without
+from l2ul_fast.experiments.quality.heads import expansion_of, sums_without
 from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
@@ -139,8 +139,8 @@ def _check(
     mine = u.copy() if check == "nothing" else forget(u.copy(), parts)
     record: Record = {"due": mine.due is not None, "same_point": True, "sums_equal": None}
     if check in ("nothing", "without"):
-        other = sums_without(mine.head, train.without(ids))
-        return record | {"sums_equal": bool(mine.head.sums.tobytes() == other.sums.tobytes())}
+        other = sums_without(expansion_of(mine), train.without(ids))
+        return record | {"sums_equal": bool(expansion_of(mine).sums.tobytes() == other.sums.tobytes())}
     rest = np.delete(np.arange(train.n), ids)
     if check == "refit":
         twin = fit(train.X[rest], train.y[rest], seed)
@@ -150,12 +150,13 @@ def _check(
         X[ids], y[ids] = test.X[chosen], test.y[chosen]
         twin = fit(X, y, seed)
     record["same_point"] = bool(
-        np.array_equal(mine.head.anchor, twin.head.anchor) and np.array_equal(mine.head.exponents, twin.head.exponents)
+        np.array_equal(expansion_of(mine).anchor, expansion_of(twin).anchor)
+        and np.array_equal(expansion_of(mine).exponents, expansion_of(twin).exponents)
     )
     if check == "replaced":
         forget(twin, parts)
     if record["same_point"]:
-        record["sums_equal"] = bool(mine.head.sums.tobytes() == twin.head.sums.tobytes())
+        record["sums_equal"] = bool(expansion_of(mine).sums.tobytes() == expansion_of(twin).sums.tobytes())
     (digest, theta), (other_digest, other_theta) = saved(mine, scratch), saved(twin, scratch)
     return record | {
         "file_equal": digest == other_digest,
@@ -200,7 +201,7 @@ def reconstruction_jobs(context: Context) -> Iterator[Job]:
     """Every subject, on the first dataset."""
     numbers, dataset = context.numbers, context.datasets[0]
     for subject in (subject for subject in SUBJECTS if subject.model in numbers["attacked_models"]):
-        base = {"experiment": RECONSTRUCTION, "dataset": dataset, "model": subject.model, "method": subject.method}
+        base: Record = {"experiment": RECONSTRUCTION, "dataset": dataset, "model": subject.model, "method": subject.method}
         base |= {"how": subject.how, "r": 1, "seed": context.seed}
         if not subject.file:  # a whole file is fitted as it is
             base["n"] = min(train_size(context, dataset, numbers["rows"]), numbers["attacked"])

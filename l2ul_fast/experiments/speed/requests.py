@@ -39,7 +39,7 @@ from l2ul_fast.experiments.inputs import (
     tables,
     train_size,
 )
-from l2ul_fast.experiments.quality.heads import shifts, widths
+from l2ul_fast.experiments.quality.heads import expansion_of, shifts, widths
 from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import interleave, once
@@ -413,10 +413,10 @@ def across_the_edge(u: L2UL, table: ArrayTable, requests: int) -> Iterator[int]:
     """
     moves = shifts(u, table)
     p = moves.shape[1]
-    pool = np.argsort(-np.abs(moves / widths(u.head)).max(axis=1), kind="stable")[:POOL]
+    pool = np.argsort(-np.abs(moves / widths(expansion_of(u))).max(axis=1), kind="stable")[:POOL]
     moves, left = moves[pool], np.ones(pool.size, bool)
     for _ in range(min(requests, pool.size)):
-        low, high, delta = (u.head.state[row, :p] for row in (kernels.LOW, kernels.HIGH, kernels.DELTA))
+        low, high, delta = (expansion_of(u).state[row, :p] for row in (kernels.LOW, kernels.HIGH, kernels.DELTA))
         after = delta + moves
         beyond = np.maximum((after - high) / (high - low), (low - after) / (high - low)).max(axis=1)
         chosen = int(np.where(left, beyond, -np.inf).argmax())
@@ -558,7 +558,7 @@ def measure_sums(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     with threads(1), threadpool_limits(1):
         for order, name in SUMS.items():
             u = L2UL("lr", order=order).fit(table.X[:5000], table.y[:5000])
-            calls[name] = partial(LocalPasses(table).sums, u.head.terms)
+            calls[name] = partial(LocalPasses(table).sums, expansion_of(u).terms)
         X64 = np.asfortranarray(table.X, np.float64)
         weights = np.full(table.n, 0.25)
         calls[NUMPY] = lambda: X64.T @ (X64 * weights[:, None])
