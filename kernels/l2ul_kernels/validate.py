@@ -30,6 +30,8 @@ def readable(array: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
 
     Never marked read-only: numba would compile every kernel once more for that. The kernels do not write to it.
     """
+    if isinstance(array, np.ndarray) and array.dtype == dtype and array.flags.carray:
+        return np.asarray(array)  # all that `require` would find out, in a tenth of its time
     array = np.require(array, dtype, ["C", "A"])
     return array if array.flags.writeable or array.size == 0 else np.asarray(_Memory(array))
 

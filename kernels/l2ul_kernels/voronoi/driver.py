@@ -221,7 +221,7 @@ def count_block(
     workers = _workers(X, partitions)
     counts = np.zeros((workers, n_classes, partitions.n_partitions, partitions.n_seeds), np.int64)
     _run(count_worker, count_workers, X, partitions, workers, (labels, counts), first_row)
-    return counts.sum(axis=0)
+    return counts[0] if workers == 1 else counts.sum(axis=0)
 
 
 #: Entry points of `cells_of_tile` by (element type, type of a cell).
@@ -229,10 +229,10 @@ tile_entries: dict[tuple[Any, Any], int] = {}
 
 
 def _entry(rows: RowView, seeds: SeedTable, features: NDArray[Any], cells: NDArray[Any]) -> int:
-    """The entry point of `cells_of_tile` for these types."""
+    """The entry point of `cells_of_tile` for scratch of these types."""
     key = features.dtype, cells.dtype
     if key not in tile_entries:
-        kinds = tuple(map(numba.typeof, (rows, 0, seeds, features, cells, np.empty(0, np.int64))))
+        kinds = tuple(map(numba.typeof, (rows, 0, seeds, features[0], cells[0], np.empty(0, np.int64))))
         ensure_compiled(("tile", *key), lambda: entry_point(cells_of_tile, kinds))
         tile_entries[key] = entry_point(cells_of_tile, kinds)
     return tile_entries[key]
@@ -256,17 +256,16 @@ def _run(
     batch = max(1, min(TAKE // partitions.seeds.size, -(-n // workers)) // tile) * tile
     features = aligned_empty((workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile), X.dtype)
     cells = aligned_empty((workers, seeds.t, tile), cell)
-    entry = _entry(rows, seeds, features[0], cells[0])
-    scratch = Scratch(features, cells, np.empty((workers, 8), np.uint64), entry)
-    key, no_rows = (one, X.dtype, cell, workers > 1), rows._replace(n=0)
+    scratch = Scratch(features, cells, np.empty((workers, 8), np.uint64), _entry(rows, seeds, features, cells))
+    key, batches = (one, X.dtype, cell, workers > 1), np.array([0, batch])
     if workers == 1:
-        ensure_compiled(key, lambda: one(no_rows, seeds, scratch, 0, np.array([0, batch]), *what))
-        first_bad = one(rows, seeds, scratch, 0, np.array([0, batch]), *what)
+        ensure_compiled(key, lambda: one(rows._replace(n=0), seeds, scratch, 0, batches.copy(), *what))
+        first_bad = one(rows, seeds, scratch, 0, batches, *what)
     else:
         bad = np.empty(workers, np.int64)
         with parallel_entry():
-            ensure_compiled(key, lambda: many(no_rows, seeds, scratch, np.array([0, batch]), *what, bad))
-            many(rows, seeds, scratch, np.array([0, batch]), *what, bad)
+            ensure_compiled(key, lambda: many(rows._replace(n=0), seeds, scratch, batches.copy(), *what, bad))
+            many(rows, seeds, scratch, batches, *what, bad)
         first_bad = bad.min()
     if first_bad < n:
         raise ValueError(_unusable(X, int(first_bad), seeds.centre[:d], first_row))

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.datasets.file.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.pointers import pointer, prefetch
-from l2ul_kernels.voronoi.partitions import address
+from l2ul_kernels.codegen.pointers import address, pointer, prefetch
 
 #: Rows asked for before they are copied.
 AHEAD = 16
