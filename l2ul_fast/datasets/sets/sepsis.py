@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -29,11 +30,11 @@ _HOUR = Layout(40, {0: 0, 1: 1}, delimiter="|", allow_nan=True)
 
 def read(raw: RawData, split_seed: int, seen_text: Seen | None, seen_file: Seen | None) -> Iterator[Rows]:
     """One row per patient from the .psv files, by patient number; quantities never measured are imputed."""
-    rows, labels = [], []
-    for name, text in _patient_files(raw):
-        hours, septic = parse_patient(text, name)
-        rows.append(aggregate_patient(hours))
-        labels.append(septic)
+    rows, labels, files = [], [], _patient_files(raw)
+    while some := list(islice(files, 200)):  # pyarrow takes as long to begin as to read the hours of one patient
+        for hours, septic in parse_patients(some):
+            rows.append(aggregate_patient(hours))
+            labels.append(septic)
     yield impute_train_median(np.array(rows, dtype=np.float32), split_seed), np.array(labels, dtype=np.uint8)
 
 
@@ -51,19 +52,25 @@ def _patient_files(raw: RawData) -> Iterator[tuple[str, bytes]]:
             raise DataError(f"{path} is truncated or damaged ({error}): get it again") from error
 
 
-def parse_patient(text: bytes, name: str) -> tuple[np.ndarray, bool]:
-    """One .psv file: hourly rows (h, 40) float32 with NaN where nothing was measured, and whether ever septic."""
-    header, _, body = text.partition(b"\n")
-    expected = "|".join((*HOURLY, "SepsisLabel"))
-    if header.decode("ascii", "replace").strip() != expected:
-        raise DataError(f"{name} does not begin with the Challenge 2019 header line")
+def parse_patients(files: list[tuple[str, bytes]]) -> list[tuple[np.ndarray, bool]]:
+    """Of each .psv file (name, text): hourly rows (h, 40) float32, NaN where not measured, and whether ever septic."""
+    bodies, sizes = [], []
+    for name, text in files:
+        header, _, body = text.partition(b"\n")
+        if header.decode("ascii", "replace").strip() != "|".join((*HOURLY, "SepsisLabel")):
+            raise DataError(f"{name} does not begin with the Challenge 2019 header line")
+        bodies.append(body if body.endswith(b"\n") else body + b"\n")
+        sizes.append(sum(bool(line.strip()) for line in body.split(b"\n")))
+        if not sizes[-1]:
+            raise DataError(f"{name} has no hourly rows")
     try:
-        hours, septic = parse_block(body, _HOUR)
+        hours, septic = parse_block(b"".join(bodies), _HOUR)
     except LineError as error:
-        raise DataError(f"{name}, line {error.line + 2} is damaged: {error}") from None
-    if not len(hours):
-        raise DataError(f"{name} has no hourly rows")
-    return hours, bool(septic.any())
+        if len(files) == 1:
+            raise DataError(f"{files[0][0]}, line {error.line + 2} is damaged: {error}") from None
+        return [parse_patients([file])[0] for file in files]
+    ends = np.cumsum(sizes)[:-1]
+    return [(X, bool(y.any())) for X, y in zip(np.split(hours, ends), np.split(septic, ends), strict=True)]
 
 
 def aggregate_patient(hours: np.ndarray) -> np.ndarray:

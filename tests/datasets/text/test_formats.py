@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from l2ul_fast.datasets.sets.adult import CATEGORIES, read_adult
-from l2ul_fast.datasets.sets.sepsis import COLUMNS, HOURLY, aggregate_patient, parse_patient
+from l2ul_fast.datasets.sets.sepsis import COLUMNS, HOURLY, aggregate_patient, parse_patients
 from l2ul_fast.datasets.split import train_mask
 from l2ul_fast.datasets.text.formats import impute_train_median, read_rows
 from l2ul_fast.datasets.text.rawfiles import find_raw
@@ -185,16 +185,18 @@ def test_patients_in_order_with_missing_values_filled(tmp_path, packed):
 
 
 def test_damaged_patient_files():
-    good = psv(some_hours(0, 3), [0, 0, 1])
-    hours, septic = parse_patient(good, "p1.psv")
-    assert septic
-    assert hours.shape == (3, 40)
-    with pytest.raises(DataError, match=r"p1\.psv does not begin with"):
-        parse_patient(good[5:], "p1.psv")
-    with pytest.raises(DataError, match=r"p1\.psv, line 4 is damaged"):
-        parse_patient(good[:-3] + b"|9\n", "p1.psv")
-    with pytest.raises(DataError, match="has no hourly rows"):
-        parse_patient(good[: good.index(b"\n") + 1], "p1.psv")
+    good, other = psv(some_hours(0, 3), [0, 0, 1]), psv(some_hours(1, 5), [0] * 5)
+    found = parse_patients([("p1.psv", good), ("p2.psv", other), ("p3.psv", good)])
+    assert [septic for _, septic in found] == [True, False, True]
+    np.testing.assert_array_equal(found[1][0], some_hours(1, 5))
+    assert [hours.shape for hours, _ in found] == [(3, 40), (5, 40), (3, 40)]
+    for bad, message in (
+        (good[5:], r"p1\.psv does not begin with"),
+        (good[:-3] + b"|9\n", r"p1\.psv, line 4 is damaged"),
+        (good[: good.index(b"\n") + 1], r"p1\.psv has no hourly rows"),
+    ):
+        with pytest.raises(DataError, match=message):
+            parse_patients([("p2.psv", other), ("p1.psv", bad), ("p3.psv", good)])
 
 
 # --- bad files ---------------------------------------------------------------------------------------------------
