@@ -8,8 +8,8 @@ BASE ?= HEAD~1
 RESOLUTION_lowest := lowest-direct
 RESOLUTION_newest := highest
 
-.PHONY: help venv test test-real test-all test-lowest test-newest mutants lint hooks bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
-  asv-check asv-smoke perf-check perf-selftest readme clean
+.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
+  bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
 	@echo "make bench          every experiment of the paper at reduced size: tables and the report page"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
 	@echo "make test-all       every test, slow ones too"
 	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
+	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
 	@echo "make lint           ruff, codespell and mypy"
 	@echo "make hooks          let git run ruff and codespell before every commit"
@@ -56,6 +57,12 @@ test-all: venv
 test-lowest test-newest: test-%: .venv-%/.installed
 	.venv-$*/bin/python -m pytest
 
+# Numba's kernels as plain Python (its twins of intrinsics): which lines and branches do their tests reach?
+coverage-kernels: export NUMBA_DISABLE_JIT = 1
+coverage-kernels: venv
+	$(BIN)/coverage run -m pytest tests/kernels
+	$(BIN)/coverage report
+
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py
 
@@ -73,7 +80,7 @@ bench: venv
 	$(BIN)/l2ul bench all --profile quick
 
 bench-kernels: venv
-	$(BIN)/l2ul bench kernels --fresh
+	$(BIN)/l2ul bench kernels --overwrite
 
 # Profiles of the next targets: L2UL_BENCH_PROFILE=smoke|regular|full (see docs/performance.md).
 bench-pytest: venv
@@ -103,10 +110,14 @@ perf-selftest: venv
 	$(BIN)/python tests/bench/perf_selftest.py $(PERF_OPTIONS)
 
 readme: venv
-	$(BIN)/l2ul bench kernels --fresh --docs .
-	$(BIN)/l2ul bench stream --fresh --docs .
-	$(BIN)/l2ul bench unlearn --profile full --fresh --docs .
-	$(BIN)/l2ul bench all --profile quick --fresh --docs .
+	$(BIN)/l2ul bench kernels --overwrite
+	$(BIN)/l2ul report kernels-quick --publish .
+	$(BIN)/l2ul bench stream --overwrite
+	$(BIN)/l2ul report stream-quick --publish .
+	$(BIN)/l2ul bench unlearn --profile full --overwrite
+	$(BIN)/l2ul report unlearn-full --publish .
+	$(BIN)/l2ul bench all --profile quick --overwrite
+	$(BIN)/l2ul report quick --publish .
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache

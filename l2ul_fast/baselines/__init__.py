@@ -32,7 +32,7 @@ from l2ul_fast.protocols import Method, Style
 
 
 def _built_in() -> dict[str, Callable[..., Baseline]]:
-    """Every class with a name of its own in the files of this folder, by `order`."""
+    """Every class with a name of its own in the files of this folder, by `table_order`."""
     found: list[type[Baseline]] = []
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         if module.name.rpartition(".")[2] == "l2ul":  # imports the unlearner: loaded when it is asked for
@@ -40,7 +40,7 @@ def _built_in() -> dict[str, Callable[..., Baseline]]:
         for one in vars(import_module(module.name)).values():
             if isinstance(one, type) and issubclass(one, Baseline) and one.__module__ == module.name:
                 found += [one] if one.name != Baseline.name else []
-    return {one.name: one for one in sorted(found, key=lambda one: (one.order, one.name))}
+    return {one.name: one for one in sorted(found, key=lambda one: (one.table_order, one.name))}
 
 
 #: The baselines in the order of a table: the two references first.
@@ -76,7 +76,8 @@ def method_names() -> tuple[str, ...]:
     """Every method that can be compared, in the order of a table: baselines, plug-ins, L2UL's heads."""
     for name, found in plugins.installed("l2ul_fast.methods"):
         _add(found, f"the entry point {name!r}")
-    return (*METHODS, *sorted(_plugins, key=lambda name: (getattr(_plugins[name], "order", 1000), name)), *HEAD_NAMES)
+    own = sorted(_plugins, key=lambda name: (getattr(_plugins[name], "table_order", 1000), name))
+    return (*METHODS, *own, *HEAD_NAMES)
 
 
 def make(name: str) -> Any:
@@ -103,7 +104,8 @@ def styles() -> dict[str, Style]:
     from l2ul_fast.baselines.l2ul import STYLES
 
     classes: dict[str, Any] = {**METHODS, **_plugins}
-    return {name: STYLES.get(name) or getattr(classes.get(name), "style", Style(name)) for name in method_names()}
+    found: dict[str, Style] = {name: getattr(classes.get(name), "style", Style(name)) for name in method_names()}
+    return found | STYLES
 
 
 __all__ = [

@@ -51,7 +51,7 @@ class Baseline:
     name = "?"
     #: Name and marks in tables and plots, and the place there.
     style = Style("?")
-    order = 1000
+    table_order = 1000
     #: Answers equal training without the rows (to the solver's precision).
     exact = False
     #: Reads rows by number again and again: needs an ArrayTable.

@@ -32,7 +32,7 @@ class Certified(Baseline):
 
     name = "certified"
     style = Style("Certified removal", "yellow", "h")
-    order = 70
+    table_order = 70
 
     anchor: Vector  #: where the curvature is taken: the present theta
     curvature: NDArray[np.float64]

@@ -24,7 +24,7 @@ class DescentToDelete(Baseline):
 
     name = "d2d"
     style = Style("Descent-to-Delete", "pink", "P")
-    order = 100
+    table_order = 100
 
     _clean: Vector
 

@@ -28,7 +28,7 @@ class DeltaGrad(Baseline):
 
     name = "deltagrad"
     style = Style("DeltaGrad", "green", "v")
-    order = 40
+    table_order = 40
     in_memory = True
 
     def __init__(

@@ -16,7 +16,7 @@ class Finetune(Baseline):
 
     name = "finetune"
     style = Style("Fine-tune", "green", ">")
-    order = 90
+    table_order = 90
     in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, tol: float = 1e-10) -> None:

@@ -33,7 +33,7 @@ class Fyemu(Baseline):
 
     name = "fyemu"
     style = Style("FYEMU", "pink", "<")
-    order = 50
+    table_order = 50
     in_memory = True
 
     def __init__(

@@ -22,7 +22,7 @@ class Influence(Baseline):
 
     name = "influence"
     style = Style("Influence", "yellow", "d")
-    order = 80
+    table_order = 80
 
     def __init__(self, order: int = 2, tau: float = 1.0, tol: float = 1e-10) -> None:
         if order not in (1, 2):

@@ -22,7 +22,7 @@ class NegGrad(Baseline):
 
     name = "neggrad"
     style = Style("NegGrad", "orange", "X")
-    order = 110
+    table_order = 110
     in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, keep: float = 0.95, tol: float = 1e-10) -> None:

@@ -41,7 +41,7 @@ class Newton(Baseline):
 
     name = "newton"
     style = Style("Newton step", "yellow", "p")
-    order = 60
+    table_order = 60
 
     def __init__(self, solver: str = "auto", tol: float = 1e-10) -> None:
         if solver not in SOLVERS:

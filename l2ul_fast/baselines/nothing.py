@@ -11,7 +11,7 @@ class Nothing(Baseline):
 
     name = "nothing"
     style = Style("Do nothing", "grey", "_")
-    order = 0
+    table_order = 0
 
     def _prepare(self) -> None:
         self.theta = self.model.fit(self.table).theta

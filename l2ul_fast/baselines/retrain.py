@@ -29,7 +29,7 @@ class Retrain(Baseline):
 
     name = "retrain"
     style = Style("Retrain", "ink", "s")
-    order = 10
+    table_order = 10
     exact = True
 
     def __init__(
@@ -105,7 +105,7 @@ class WarmRetrain(Retrain):
 
     name = "retrain-warm"
     style = Style("Retrain, warm start", "ink", "D")
-    order = 20
+    table_order = 20
 
     def __init__(self, solver: str = "exact", tol: float = 1e-10, recipe: Recipe | None = None) -> None:
         super().__init__(True, solver, tol, recipe)

@@ -15,7 +15,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Deal, Recipe, row_order, start_of, train_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
-from l2ul_kernels.codegen.pool import spread
+from l2ul_kernels.codegen.parallel import parallel_for
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sisa(Baseline):
 
     name = "sisa"
     style = Style("SISA", "orange", "^")
-    order = 30
+    table_order = 30
     exact = True
     in_memory = True
 
@@ -88,17 +88,15 @@ class Sisa(Baseline):
         """(all shards, facts) after retraining shards {number: first slice} without the rows `forget`, at once."""
         todo = sorted(touched)
         found, visits, steps = list(self.shards), [0] * len(todo), [0] * len(todo)
-        claims = iter(range(len(todo)))
         # threads go to shards; a single shard may use them all inside its batches
-        workers = min(numba.get_num_threads(), len(todo))
+        each = 1 if min(numba.get_num_threads(), len(todo)) > 1 else None
 
-        def work(worker: int, last: int) -> None:
-            for i in claims:
+        def work(first: int, last: int, thread: int) -> None:
+            for i in range(first, last):
                 j = todo[i]
-                made, visits[i], steps[i] = self._train_shard(j, touched[j], forget, 1 if workers > 1 else None)
-                found[j] = made
+                found[j], visits[i], steps[i] = self._train_shard(j, touched[j], forget, each)
 
-        spread(work, max(workers, 1), len(todo))
+        parallel_for(work, len(todo))
         facts = {"shards": len(todo), "sample_visits": sum(visits), "steps": sum(steps)}
         return found, facts
 

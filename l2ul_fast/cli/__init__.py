@@ -24,6 +24,6 @@ def main() -> None:
         sys.exit(f"error: {error}")
     except ImportError as error:
         sys.exit(f"error: this command needs the package {error.name}: pip install 'l2ul-fast[all]'")
-    except KeyboardInterrupt as stopped:
-        print(str(stopped) or "stopped; the same command goes on where it stopped", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         sys.exit(130)

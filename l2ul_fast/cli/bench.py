@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -167,10 +169,9 @@ def _run(
             with progress_bar() as progress:
                 summary = runner.measure_all(plan, run, jobs, progress)
         except KeyboardInterrupt:
-            kept = len(run.refresh())
-            raise KeyboardInterrupt(
-                f"stopped: {kept:,} records are kept in {run.path}; the same command goes on where it stopped"
-            ) from None
+            words = shlex.join(["l2ul", *(word for word in sys.argv[1:] if word != "--overwrite")])
+            stderr.print(f"stopped: {len(run.refresh()):,} records are kept in {run.path}; to go on: {words}")
+            raise typer.Exit(130) from None
     _show(run, as_json, bool(missing))
     text = f"measured {summary.new:,} cells in {time.time() - begin:.0f} s" if missing else "nothing was missing"
     stderr.print(f"{text}; {summary.known:,} were there before; records: {run.path}")

@@ -27,13 +27,14 @@ from l2ul_fast.datasets.file.layout import FORMAT, dataset_path, default_data_di
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.registry import REGISTRY, DatasetInfo
 from l2ul_fast.datasets.text.csv import Layout, check_number, parse_text
-from l2ul_fast.datasets.text.rawfiles import PACKED, READ_ERRORS, file_sha256, unpacked
+from l2ul_fast.datasets.text.rawfiles import PACKED, file_sha256, unpacked
 from l2ul_fast.errors import DataError
 
 MOST_CLASSES = 255
 _ROWS = 1 << 16  # read at a time
 
 Block = tuple[np.ndarray, np.ndarray]  # X (k, d), labels (k,)
+Source = tuple[tuple[str, ...], Callable[[], Iterator[Block]]]  # columns, and their rows as often as one asks
 Progress = Callable[[int, int | None], None]
 
 
@@ -107,35 +108,22 @@ def load_dataset_file(
     return _made(_checked_name(name, path), path, _content(path), data_dir, codec, progress)
 
 
-def register_dataset(
-    dataset: Dataset,
-    origin: Path,
-    name: str | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
-    codec: str = "none",
-    progress: Progress | None = None,
-) -> DatasetInfo:
-    """Register an object with a name and load(); paths are relative to the folder of `origin`, where it was found."""
+def register_dataset(dataset: Dataset, origin: Path, name: str | None = None, **options: Any) -> DatasetInfo:
+    """Register an object with load(), found in the file `origin`; options as of `load_dataset_file`."""
     name = _checked_name(str(name or getattr(dataset, "name", "") or origin.stem), origin)
-    try:
+    with _one_sentence(f"load() of {origin} failed"):
         found = dataset.load()
-    except Exception as error:
-        raise DataError(f"load() of {origin} failed: {_said(error)}") from error
     if isinstance(found, str | os.PathLike):
-        content = _content(origin.parent / found)
-    elif isinstance(found, tuple) and len(found) == 2:
-        content = _arrays(origin, *found)
-    else:
+        return _made(name, origin, _content(origin.parent / found), **options)
+    if not isinstance(found, tuple) or len(found) != 2:
         raise DataError(f"load() of {origin} must return (X, y) or a path, not {type(found).__name__}")
-    return _made(name, origin, content, data_dir, codec, progress)
+    return _made(name, origin, _arrays(origin, *found), **options)
 
 
 def register_installed(point: EntryPoint) -> None:
     """Import the dataset of an entry point: a module that registers itself, or a class (or object) with load()."""
-    try:
+    with _one_sentence(f"the installed dataset {point.name} cannot be imported"):
         found = point.load()
-    except Exception as error:
-        raise DataError(f"the installed dataset {point.name} cannot be imported: {_said(error)}") from error
     if point.name in REGISTRY:
         return
     found = getattr(found, "Dataset", found)
@@ -151,18 +139,23 @@ def _class_in(path: Path) -> type[Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _one_sentence(f"{path} cannot be imported"):
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise DataError(f"{path} cannot be imported: {_said(error)}") from error
     found = getattr(module, "Dataset", None)
     if not isinstance(found, type) or not callable(getattr(found, "load", None)):
         raise DataError(f"{path} has no class Dataset with load()")
     return found
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+@contextlib.contextmanager
+def _one_sentence(failed: str) -> Iterator[None]:
+    """DataError "`failed`: type and first line" for any error but one that is a sentence already."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{failed}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
 
 
 def _checked_name(name: str, origin: Path) -> str:
@@ -188,9 +181,9 @@ def _made(
     name: str,
     origin: Path,
     content: Content,
-    data_dir: str | os.PathLike[str] | None,
-    codec: str,
-    progress: Progress | None,
+    data_dir: str | os.PathLike[str] | None = None,
+    codec: str = "none",
+    progress: Progress | None = None,
 ) -> DatasetInfo:
     """The entry of a dataset whose HDF5 file is written unless it is there."""
     path = dataset_path(default_data_dir() if data_dir is None else data_dir, name, "own")
@@ -272,22 +265,15 @@ def _suffix(path: Path) -> str:
 def _content(path: Path) -> Content:
     if _suffix(path) not in READERS:
         raise DataError(f"{path} is none of {', '.join(READERS)} or .py")
-    try:
+    failed = f"{path} cannot be read"
+
+    def guarded() -> Iterator[Block]:
+        with _one_sentence(failed):
+            yield from blocks()
+
+    with _one_sentence(failed):
         columns, blocks = READERS[_suffix(path)](path)
-        return Content(columns, lambda: _guarded(path, blocks), file_sha256(path))
-    except (*READ_ERRORS, KeyError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _guarded(path: Path, blocks: Callable[[], Iterator[Block]]) -> Iterator[Block]:
-    try:
-        yield from blocks()
-    except (*READ_ERRORS, KeyError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return error if isinstance(error, DataError) else DataError(f"{path} cannot be read: {_said(error)}")
+        return Content(columns, guarded, file_sha256(path))
 
 
 def _arrays(origin: Path, X: Any, y: Any) -> Content:
@@ -299,10 +285,7 @@ def _arrays(origin: Path, X: Any, y: Any) -> Content:
     return Content(columns or _numbered(width), lambda: iter([(rows, labels)]), digest.hexdigest())
 
 
-Reader = Callable[[Path], tuple[tuple[str, ...], Callable[[], Iterator[Block]]]]
-
-
-def _csv(path: Path) -> tuple[tuple[str, ...], Callable[[], Iterator[Block]]]:
+def _csv(path: Path) -> Source:
     """Text with or without a line of column names (a first line in which nothing but the class may be a number)."""
 
     @contextlib.contextmanager
@@ -331,14 +314,13 @@ def _csv(path: Path) -> tuple[tuple[str, ...], Callable[[], Iterator[Block]]]:
 
 
 def _is_number(text: bytes) -> bool:
-    try:
+    with contextlib.suppress(ValueError):
         check_number(text)
         return True
-    except ValueError:
-        return False
+    return False
 
 
-def _parquet(path: Path) -> tuple[tuple[str, ...], Callable[[], Iterator[Block]]]:
+def _parquet(path: Path) -> Source:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -359,13 +341,13 @@ def _parquet(path: Path) -> tuple[tuple[str, ...], Callable[[], Iterator[Block]]
     return tuple(field.name for field in features), blocks
 
 
-def _npz(path: Path) -> tuple[tuple[str, ...], Callable[[], Iterator[Block]]]:
+def _npz(path: Path) -> Source:
     with np.load(path, allow_pickle=False) as archive:
         content = _arrays(path, archive["X"], archive["y"])
     return content.columns, content.blocks
 
 
-def _h5(path: Path) -> tuple[tuple[str, ...], Callable[[], Iterator[Block]]]:
+def _h5(path: Path) -> Source:
     with h5py.File(path, "r") as file:
         width = file["X"].shape[-1]
         if file["X"].ndim != 2 or file["y"].shape != file["X"].shape[:1]:
@@ -388,7 +370,7 @@ def _is_dataset_file(path: Path) -> bool:
         raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
 
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, Callable[[Path], Source]] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), _csv),
     ".parquet": _parquet,
     ".npz": _npz,

@@ -10,8 +10,8 @@ what timing it takes is the overhead of a call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -136,33 +136,51 @@ def comparison(
     n = inputs.train_size(context, dataset, numbers["rows"])
     most = numbers["wide_rows"] if wide else numbers["mlp_rows"]
     n = n if model == "lr" or most is None else min(n, most)
-    asked = {(kind, forgotten(r, n)): r for kind, r in reversed(requests)}  # small tables have fewer to give
     cold = None if model == "lr" else numbers["cold"]
-    cells = tuple(
-        {"dataset": dataset, "model": model, "method": name, "request": kind, "r": r, "seed": context.seed}
-        | {"repeat": repeat, "n": n}
-        for repeat in range(numbers["runs"])
-        for kind, r in reversed(asked)
-        for name in names
-        if name != "retrain" or cold is None or repeat < cold
-    )
-    run = partial(_measure, context, dataset, model, asked, extra)
+    cells = cells_of(dataset, model, n, requests, names, numbers["runs"], context.seed, cold)
+
+    def run(some: tuple[Cell, ...]) -> Iterator[Record]:
+        yield from compare(arena_of(context, dataset, model), requests, some, extra)
+
     return Job(dataset, cells, run, seconds, group=f"{model} {dataset}")
 
 
-def _measure(
-    context: Context,
+def cells_of(
     dataset: str,
     model: str,
-    asked: Mapping[tuple[str, int], int],
-    extra: Extra | None,
-    cells: tuple[Cell, ...],
-) -> Iterator[Record]:
-    arena = arena_of(context, dataset, model)
+    n: int,
+    requests: Requests,
+    methods: Iterable[str],
+    runs: int,
+    seed: int,
+    cold: int | None = None,
+) -> tuple[Cell, ...]:
+    """Cells of `runs` repeats of each request; `cold`: in how many of them Retrain is run (None: all)."""
+    return tuple(
+        {"dataset": dataset, "model": model, "method": name, "request": kind, "r": r, "seed": seed}
+        | {"repeat": repeat, "n": n}
+        for repeat in range(runs)
+        for kind, r in _asked(requests, n)
+        for name in methods
+        if name != "retrain" or cold is None or repeat < cold
+    )
+
+
+def _asked(requests: Requests, n: int) -> dict[tuple[str, int], int]:
+    """(kind, rows really forgotten) -> rows asked for, the fewest: small tables have fewer to give."""
+    found: dict[tuple[str, int], int] = {}
+    for kind, r in requests:
+        found.setdefault((kind, forgotten(r, n)), r)
+    return found
+
+
+def compare(arena: Arena, requests: Requests, cells: tuple[Cell, ...], extra: Extra | None = None) -> Iterator[Record]:
+    """A record for each cell; cells of one request follow each other."""
+    asked = _asked(requests, arena.train.n)
     for (repeat, kind, r), some in groupby(cells, lambda cell: (cell["repeat"], cell["request"], cell["r"])):
         methods = [cell["method"] for cell in some]
-        key = {"dataset": dataset, "source": arena.label, "n": arena.train.n, "d": arena.train.d, "model": model}
-        key |= {"request": kind, "seed": arena.seed, "repeat": repeat, "r_asked": asked[kind, r]}
+        key = {"dataset": arena.dataset, "source": arena.label, "n": arena.train.n, "d": arena.train.d}
+        key |= {"model": arena.kind, "request": kind, "seed": arena.seed, "repeat": repeat, "r_asked": asked[kind, r]}
         yield from _round(arena, key, kind, asked[kind, r], repeat, methods, extra)
 
 

@@ -88,7 +88,7 @@ def standin_file(name: str, rows: int, folder: Path) -> Path:
     """The file of a stand-in of `rows` rows, made in a folder of its own if it is not there yet."""
     from l2ul_fast.datasets.standin.rows import make
 
-    own = folder / f"standin-{rows}"
+    own = folder if rows == get_info(name).n else folder / f"standin-{rows}"  # a full one is found by name alone
     for path in (dataset_path(folder, name, "stand-in"), dataset_path(own, name, "stand-in")):
         if path.exists() and all_rows(path) == rows:
             return path
@@ -112,8 +112,9 @@ def some_rows(table: ArrayTable, k: int | None) -> ArrayTable:
 
 
 def standin_rows(n: int, name: str = "higgs") -> ArrayTable:
-    """Standardised rows of a stand-in, in memory, without a file."""
+    """Standardised rows of a stand-in, in memory, without a file; columns that are constant stay zero."""
     from l2ul_fast.datasets.standin.rows import generate
 
     X, y = generate(name, 0, n, n, 3)
-    return ArrayTable(((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y, [0, 1])
+    scale = X.std(axis=0)
+    return ArrayTable(((X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0)).astype(np.float32), y, [0, 1])

@@ -153,7 +153,8 @@ class TimedL2UL(TimedMethod):
     def time_requests(self, ids: Ids, fresh: Callable[[], Ids], known: float) -> list[float]:
         """Requests one after the other, each of other rows, and of all of them: rows that have left come back first."""
         scratch = self.method.scratch
-        touch_pages(scratch.u.store.X, scratch.u.store.y, scratch.u.status)
+        store: Any = scratch.u.store  # of arrays
+        touch_pages(store.X, store.y, scratch.u.status)
         seconds: list[float] = []
         while not seconds or (len(seconds) < REPEATS and sum(seconds) < LONGEST):
             ids = fresh()

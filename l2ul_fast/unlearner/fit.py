@@ -73,17 +73,10 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers
         from l2ul_fast.unlearner.heads import secant
 
         return secant.fit(params, table, size, report)
-    if head == "learned":
-        from l2ul_fast.unlearner.heads import learned
+    from l2ul_fast.unlearner.artifact.saving import head_class
 
-        return learned.fit(params, table, size, report, workers)
-    if head == "kme":
-        from l2ul_fast.unlearner.heads import kme
-
-        return kme.fit(params, table, size, report, workers)
-    from l2ul_fast.unlearner.heads import paper
-
-    return paper.fit(params, table, size, report, workers)
+    found: Fitted = head_class(head).fit(params, table, size, report, workers)  # type: ignore[attr-defined]
+    return found
 
 
 def storage(params: dict[str, Any], table: Table) -> str:

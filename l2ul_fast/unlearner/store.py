@@ -192,7 +192,7 @@ class FileStore(Store):
         if len(shards.files) == 1 and shards.files[0].is_plain:
             self._mapped = shards.reader(0)
             self._where = (self._mapped.memory, self._mapped.offsets, self._mapped.chunk_rows)
-            self._scale = (table.mean, table.inverse_scale)
+            self._scaling = np.stack([table.mean, table.inverse_scale])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FileStore:
         return self  # nothing in it changes
@@ -205,9 +205,8 @@ class FileStore(Store):
             return self._table.take(ids)
         self._mapped.check_chunks(ids)
         raw, y = np.empty((ids.size, 4 * self._table.d), np.uint8), np.empty(ids.size, np.uint8)
-        X = raw.view(np.float32)
-        gather_mapped(*self._where, *self._scale, self.y, ids, raw, X, y)
-        return X, y
+        gather_mapped(*self._where, self._scaling, self.y, ids, raw, y)
+        return raw.view(np.float32), y
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> FileTable:
         return FileTable(self._table.shards, self._table.part, hidden, self._table.y, coarse=self._table.coarse)

@@ -3,6 +3,7 @@
 An experiment of one's own is one file, and so are a method and a dataset: the last tests add all three from outside.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -333,3 +334,13 @@ def test_the_tiny_run_measures_the_cells_of_before(work):
             if r["experiment"] == name
         ]
         assert now == {tuple(r.get(field) for field in told) for r in mine}, name
+
+
+def test_the_page_of_fields_is_generated():
+    place = importlib.util.spec_from_file_location("make_records_doc", Path(__file__).parent / "make_records_doc.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    docs = Path(__file__).parents[2] / "docs"
+    again = "run: python tests/contracts/make_records_doc.py"
+    assert (docs / "records.md").read_text() == module.page(), again
+    assert (docs / "records.schema.json").read_text() == module.schema(), again

@@ -77,8 +77,9 @@ def kernel(
 
 
 def cache_folder(dispatcher: Any) -> Path | None:
-    """Where this kernel is cached, or None when caching is off."""
-    return Path(dispatcher._cache.cache_path) if CACHE and dispatcher._cache.cache_path else None
+    """Where this kernel is cached, or None when caching or compilation is off."""
+    path = dispatcher._cache.cache_path if CACHE and hasattr(dispatcher, "_cache") else None
+    return Path(path) if path else None
 
 
 @contextlib.contextmanager

@@ -27,14 +27,35 @@ NEAR = 12
 NOTHING, NO_ROWS = np.empty(0), np.empty((0, 0), np.float32)
 
 
-@kernel()
-def _gather(places, first_rows, near, chunk_rows, ids, mean, inverse_scale, raw, out):  # type: ignore[no-untyped-def]
-    """raw[i] = the bytes of row ids[i] of files whose rows are numbered one file after the other.
+class Places(NamedTuple):
+    """Where the rows of files lie in memory, numbered one file after the other."""
 
-    File f has the rows first_rows[f] .. first_rows[f + 1] - 1, in chunks of chunk_rows[f] rows; chunk c of it lies at
-    the address places[f, c]. near[row >> NEAR] is a file at or before that of the row. raw (k, row bytes) uint8. Where
-    there is a mean, out (k, d) float32, which are the bytes of raw, becomes (row - mean) * inverse_scale.
+    places: NDArray[np.int64]  # (files, chunks): address of each chunk
+    first_rows: NDArray[np.int64]  # file f has the rows first_rows[f] .. first_rows[f + 1] - 1
+    near: NDArray[np.int64]  # near[row >> NEAR] is a file at or before that of the row
+    chunk_rows: NDArray[np.int64]  # (files,): rows of a chunk
+
+    @classmethod
+    def of(cls, readers: "Sequence[RowReader]") -> "Places | None":
+        """Of files that are mapped, which the caller keeps alive; None if one is not."""
+        chunks = max(-(-reader.n // reader.chunk_rows) for reader in readers)
+        places = np.zeros((len(readers), chunks), np.int64)
+        for f, reader in enumerate(readers):
+            if reader.memory is None:
+                return None
+            places[f, : len(reader.offsets)] = address(reader.memory) + reader.offsets
+        first_rows = np.concatenate([[0], np.cumsum([reader.n for reader in readers])]).astype(np.int64)
+        near = np.searchsorted(first_rows, np.arange(0, first_rows[-1] + 1, 1 << NEAR), side="right") - 1
+        return cls(places, first_rows, near, np.array([reader.chunk_rows for reader in readers], np.int64))
+
+
+@kernel()
+def _gather(files, ids, mean, inverse_scale, raw, out):  # type: ignore[no-untyped-def]
+    """raw[i] = the bytes of row ids[i] of the files (`Places`), raw (k, row bytes) uint8.
+
+    Where there is a mean, out (k, d) float32, which are the bytes of raw, becomes (row - mean) * inverse_scale.
     """
+    places, first_rows, near, chunk_rows = files  # once: each access counts references
     width, n = raw.shape[1], ids.size
     ahead = np.zeros(AHEAD, np.int64)
     for i in range(-AHEAD, n):
@@ -73,28 +94,6 @@ def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-unty
                 out[k, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
             k += 1
     return k
-
-
-class Places(NamedTuple):
-    """Where the rows of files lie in memory; see _gather."""
-
-    places: NDArray[np.int64]
-    first_rows: NDArray[np.int64]
-    near: NDArray[np.int64]
-    chunk_rows: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, readers: "Sequence[RowReader]") -> "Places | None":
-        """Of files that are mapped, which the caller keeps alive; None if one is not."""
-        chunks = max(-(-reader.n // reader.chunk_rows) for reader in readers)
-        places = np.zeros((len(readers), chunks), np.int64)
-        for f, reader in enumerate(readers):
-            if reader.memory is None:
-                return None
-            places[f, : len(reader.offsets)] = address(reader.memory) + reader.offsets
-        first_rows = np.concatenate([[0], np.cumsum([reader.n for reader in readers])]).astype(np.int64)
-        near = np.searchsorted(first_rows, np.arange(0, first_rows[-1] + 1, 1 << NEAR), side="right") - 1
-        return cls(places, first_rows, near, np.array([reader.chunk_rows for reader in readers], np.int64))
 
 
 class RowReader:
@@ -138,7 +137,7 @@ class RowReader:
             self._take_through_h5py(rows, out)
         else:
             self.check_chunks(rows)
-            _gather(*self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
+            _gather(self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
         return out
 
     @property
@@ -188,7 +187,7 @@ def take_standardised(
         if not reader.all_checked:
             low, high = places.first_rows[f : f + 2]
             reader.check_chunks(ids[(ids >= low) & (ids < high)] - low)
-    _gather(*places, ids, mean, inverse_scale, out.view(np.uint8), out)
+    _gather(places, ids, mean, inverse_scale, out.view(np.uint8), out)
 
 
 def load(d: int) -> None:

@@ -22,8 +22,9 @@ import numpy as np
 from numba import get_num_threads
 
 from l2ul_fast.datasets.registry import StandIn, get_info
-from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here, split64
+from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here
 from l2ul_fast.errors import DataError
+from l2ul_kernels.splitmix import mix
 
 GENERATOR_VERSION = "1"
 MIN_ROWS = 100
@@ -83,7 +84,7 @@ def fill(model: Model, start: int, seed: int, X: np.ndarray, y: np.ndarray, alon
     By all threads of numba, or alone by the calling one.
     """
     # uint64 again: numba hands results back as Python integers, and one dtype means one compiled kernel.
-    key = np.uint64(split64(np.uint64(seed + 1)))
+    key = np.uint64(mix(np.uint64(seed + 1)))
     (fill_rows_here if alone else fill_rows)(start, key, model, X, y)
 
 

@@ -22,11 +22,11 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="baselines",
-        title="Every baseline, 1, 100 and 1000 rows forgotten",
+        title="All baselines",
         help="Every baseline with 1, 100 and 1000 rows forgotten, LR and MLP.",
         profiles=PROFILES,
         jobs=jobs,
-        figure="l2ul_fast.report.figures.methods:BASELINES",
+        figure="l2ul_fast.report.figures.methods:FIGURE",
         default_datasets=("magic", "adult"),
         in_all=False,
         order=35,

@@ -136,7 +136,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="bounds",
-        title="Theorems 4.5 and 4.6: bounds beside the measured excess loss",
+        title="Bounds (Theorems 4.5 and 4.6)",
         help="Theorems 4.5 and 4.6 beside the measured excess loss.",
         profiles={
             "tiny": {

@@ -181,7 +181,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="contamination",
-        title="Figure 6: contaminated points in two dimensions",
+        title="Contaminated data (Fig. 6)",
         help="Fig. 6: contaminated points in two-dimensional data, with the null control.",
         profiles={
             "tiny": {

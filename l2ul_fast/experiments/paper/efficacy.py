@@ -87,11 +87,11 @@ def _confidence(proba: Vector, y: NDArray[Any]) -> Vector:
 register(
     Experiment(
         name="efficacy",
-        title="Table 3: membership inference and accuracy on forgotten rows",
+        title="Efficacy (Table 3)",
         help="Table 3: membership inference and accuracy on 1000 forgotten rows.",
         profiles=PROFILES,
         jobs=jobs,
-        figure="l2ul_fast.report.figures.methods:EFFICACY",
+        figure="l2ul_fast.report.figures.efficacy:FIGURE",
         fields={
             "mia_svc": info("share of forgotten rows called members by a support vector machine, as published"),
             "mia_svc_gap": metric("its distance to Retrain's"),

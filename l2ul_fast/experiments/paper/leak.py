@@ -16,7 +16,6 @@ from functools import partial
 from itertools import groupby
 
 import numpy as np
-from scipy.stats import binom
 
 from l2ul_fast.baselines import Retrain
 from l2ul_fast.baselines.l2ul import HEADS, request
@@ -38,6 +37,8 @@ SUBSETS = (("lr", "l2ul-paper", 1000), ("mlp", "l2ul-paper", 3000), ("lr", "l2ul
 
 def predicted(n: int, m: int, s: int, k: int) -> float:
     """P(a row is in at least k of m subsets of s out of n rows)."""
+    from scipy.stats import binom  # half a second to load
+
     return float(binom.sf(k - 1, m, s / n))
 
 
@@ -147,7 +148,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="leak",
-        title="Theorem 7.1: rows that trained the unlearner",
+        title="Rows in the unlearner's own training (Theorem 7.1)",
         help="Theorem 7.1: rows that trained the unlearner; cost of refreshing it.",
         profiles={
             "tiny": {

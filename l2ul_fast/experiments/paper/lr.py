@@ -19,11 +19,11 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="lr",
-        title="Figure 2: logistic regression, one row forgotten",
+        title="Logistic regression (Fig. 2)",
         help="Fig. 2: logistic regression, one row forgotten, every method.",
         profiles=PROFILES,
         jobs=jobs,
-        figure="l2ul_fast.report.figures.methods:LR",
+        figure="l2ul_fast.report.figures.methods:FIGURE",
         order=10,
     )
 )

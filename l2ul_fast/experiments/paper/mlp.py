@@ -19,11 +19,11 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="mlp",
-        title="Figures 3 to 5: MLP with 10 hidden units",
+        title="MLP (Figs. 3–5)",
         help="Figs. 3-5: the MLP, 1, 100 and 1000 rows forgotten, every method.",
         profiles=PROFILES,
         jobs=jobs,
-        figure="l2ul_fast.report.figures.methods:MLP",
+        figure="l2ul_fast.report.figures.methods:FIGURE",
         order=20,
     )
 )

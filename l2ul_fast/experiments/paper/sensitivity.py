@@ -28,7 +28,7 @@ from l2ul_fast.unlearner.heads.base import Rows
 from l2ul_fast.unlearner.heads.kme import Kme
 from l2ul_fast.unlearner.heads.learned import Learned
 from l2ul_fast.unlearner.heads.paper import Paper
-from l2ul_fast.unlearner.heads.sealed import counts_of, make_pairs, train_first
+from l2ul_fast.unlearner.heads.sealed import make_pairs, train_first
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.plan import request
@@ -95,7 +95,7 @@ class Bench:
             pairs = self.pairs(method, s, m, seed)
             options = self.options | {"psi": psi, "s": s, "m": m, "random_state": seed}
             if method == LEARNED:
-                made: Any = Learned.of(trained, pairs, counts_of(self.table), options)[0]
+                made: Any = Learned.of(trained, pairs, self.table, None, options)[0]
             else:
                 kind = Kme if method == REPAIRED else Paper
                 made = kind.of(trained, pairs, self.table, self.cells(psi, seed).copy(), options)[0]
@@ -179,7 +179,7 @@ def jobs(context: Context) -> Iterator[Job]:
 register(
     Experiment(
         name="sensitivity",
-        title="Figures 7 and 8: psi, s and m",
+        title="Sensitivity to ψ, s and m (Figs. 7–8)",
         help="Figs. 7-8: psi, s and m.",
         # rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m)
         profiles={

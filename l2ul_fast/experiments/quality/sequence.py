@@ -110,7 +110,7 @@ def follow(
     from l2ul_fast.metrics import parameter_distance
     from l2ul_fast.unlearner.result import finite
 
-    model, r, seed = u.model, cells[0]["r"], cells[0]["seed"]
+    r, seed = cells[0]["r"], cells[0]["seed"]
     order, spare = stream(train.n, requests, r, seed)
     warm = u.copy()
     for row in spare:
@@ -136,14 +136,14 @@ def follow(
         here = [cell for cell in cells if cell["requests"] == count]
         if not here:
             continue
-        rest = u.retained()
+        rest, model = u.retained(), u.model  # an MLP's refresh changes its anchor
         target = model.fit(rest, start=u.theta, tol=TOL[model.name]).theta
         for cell in here:
             at, took = u.theta, spent
             if cell["method"] == "nothing":
                 at, took = start, [0.0]
             elif cell["method"] == "retrain":
-                at, took = target, [once(lambda rest=rest: Retrain().prepare(rest, model, seed))]  # type: ignore[misc]
+                at, took = target, [once(partial(Retrain().prepare, rest, model, seed))]
             yield {
                 **cell,
                 **facts,

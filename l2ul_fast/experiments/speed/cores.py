@@ -109,7 +109,7 @@ register(
             "full": {"n": 5_000_000, "m": 1000, "s": 3000, "repeats": 21, "calls": 200},
         },
         jobs=jobs,
-        figure="l2ul_fast.report.figures.scaling:CORES",
+        figure="l2ul_fast.report.figures.cores:FIGURE",
         fields={"rate": info("work done per second"), "unit": info("of the rate", (str,))},
         datasets=("higgs",),
         order=90,

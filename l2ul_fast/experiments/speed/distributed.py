@@ -142,7 +142,7 @@ def _times(clients: dict[int, Any], compute: Compute, repeats: int, name: str) -
 register(
     Experiment(
         name="distributed",
-        title="Dask workers beside one process",
+        title="Dask workers",
         help="Count shards, add up derivatives and make training pairs on Dask workers, beside one process.",
         profiles={
             "tiny": {"rows": 4_000, "workers": 2, "repeats": 1},

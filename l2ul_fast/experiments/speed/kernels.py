@@ -51,7 +51,8 @@ def jobs(context: Context) -> Iterator[Job]:
             cells = tuple({**common, "d": d, "psi": psi, "method": method} for method in methods)
             yield Job(f"d={d} psi={psi}", cells, partial(measure, context), seconds=8.0)
     states = [("cold", 0), *(("cached", repeat) for repeat in range(numbers["starts"]))]
-    starts = tuple({"task": COLD_START, "method": state, "repeat": repeat} for state, repeat in states)
+    base = {"experiment": COLD_START, "task": COLD_START}
+    starts = tuple({**base, "method": state, "repeat": repeat} for state, repeat in states)
     yield Job("cold start", starts, cold_start, seconds=10.0)
 
 

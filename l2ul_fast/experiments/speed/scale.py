@@ -164,7 +164,7 @@ register(
             "full": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 10_000},
         },
         jobs=jobs,
-        figure="l2ul_fast.report.figures.scaling:SCALE",
+        figure="l2ul_fast.report.figures.scale:FIGURE",
         fields={
             "peak_mib": metric("peak memory of the task above idle_mib", "MiB"),
             "idle_mib": info("memory of the process after the warm-up", unit="MiB"),

@@ -26,7 +26,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Head, OutOfScale, Report, Rows
-from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms
+from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms
 from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
@@ -248,7 +248,7 @@ class Expansion(Head):
 
     def _accumulate(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
         before = self._tops.copy() if sign < 0 else None
-        add_terms(X, y, weights, sign, self.terms, self.sums)
+        ints.add_all_rows(X, y, weights, sign, self.terms, self.sums)
         if before is not None and ((before > 0) & (self._tops == 0)).any():
             self._mark(kernels.SCALE_CHANGED)
 

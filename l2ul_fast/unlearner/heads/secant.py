@@ -50,8 +50,9 @@ from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, H
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
-from l2ul_kernels.mlp.model import layout, padded_sums, rows_of
-from l2ul_kernels.mlp.plain import few_gradient
+from l2ul_kernels.mlp.model import few_gradient, layout, padded_sums
+from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.splitmix import GOLDEN, mix_all
 
 Matrix = NDArray[np.float64]
 
@@ -101,10 +102,8 @@ def anchor_rows(params: dict[str, Any], table: Table, again: bool = False) -> Id
     k = min(ids.size, max(low, min(high, ids.size // 5)) if asked is None else asked)
     if k == ids.size:
         return np.asarray(ids, np.int64)
-    z = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(params["random_state"] % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    return np.sort(ids[np.argsort(z ^ (z >> np.uint64(31)), kind="stable")[:k]])
+    z = mix_all(ids.astype(np.uint64) * GOLDEN + np.uint64(params["random_state"] % 2**64))
+    return np.sort(ids[np.argsort(z, kind="stable")[:k]])
 
 
 def is_anchored(params: dict[str, Any], classes: int) -> bool:
@@ -222,12 +221,11 @@ def gradient_sum(model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, we
         return out
     lay = layout(model.d, model.h, model.n_classes, model.activation)
     if len(X) <= FEW and weights is None:
-        what = (theta, lay.h, lay.o, lay.relu, np.empty(2 * (lay.h + lay.o)), out)
-        ids = np.arange(len(X))
-        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X, y, ids[:0], *what))
-        few_gradient(X, y, ids, *what)
+        what = (theta, lay.h, lay.o, lay.relu, np.empty(lay.h + lay.o), out)
+        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X[:0], y[:0], *what))
+        few_gradient(X, y, *what)
         return out
-    rows = rows_of(X, y, np.empty(0) if weights is None else weights, np.empty(0, np.int64))
+    rows = rows_of(X, y, weights)
     return np.asarray(padded_sums(rows, len(X), lay.pad(theta[None]), lay, False)[0, lay.where])
 
 

@@ -23,7 +23,7 @@ from l2ul_kernels import Partitions, assign_cells, reference, unpack_cells
 
 pytestmark = pytest.mark.filterwarnings("ignore::l2ul_fast.unlearner.result.RetrainInstead")
 
-HEADS = {"learned": learned, "kme": kme, "paper": paper}
+HEADS = {"learned": learned.Learned, "kme": kme.Kme, "paper": paper.Paper}
 TWO, THREE, CURVED = logistic_data(), logistic_data(classes=3, seed=1), curved_data()
 #: One of each kind of state: (head, model, data, options).
 CASES = [
