@@ -206,7 +206,7 @@ def commits(case: _Case) -> Iterator[str]:
 
 
 def reads_no_forgotten_row(case: _Case) -> Iterator[str]:
-    """What forgotten rows hold does not matter once they have left."""
+    """Forgotten rows may hold anything once they have left."""
     table = case.copy()
     method = case.prepared(table)
     method.unlearn(case.forget, commit=True)

@@ -131,7 +131,7 @@ class Nameless(Nothing):
         Restless: ("same seed", "do not matter"),
         Drifting: ("also after another request",),
         Hoarding: ("holds a copy",),
-        Looking: ("does not matter once",),
+        Looking: ("may hold anything",),
         Boasting: ("never seen the rows",),
         Grabbing: ("block by block",),
         Certain: ("has theta",),

@@ -15,9 +15,9 @@ ARGUMENTS_OF_A_KERNEL = 8
 #: Registers are arguments there.
 WIDE_KERNELS = ("kernels/l2ul_kernels/simd/", "kernels/l2ul_kernels/voronoi/tile.py")
 LIMITS = {
-    "kernels with more arguments": 43,
+    "kernels with more arguments": 0,
     "isinstance on our own classes": 14,
-    "first lines that are no noun phrase": 145,
+    "first lines that are no noun phrase": 152,
 }
 
 
