@@ -85,10 +85,11 @@ perf-selftest: venv
 	$(BIN)/python tests/bench/perf_selftest.py $(PERF_OPTIONS)
 
 readme: venv
-	$(BIN)/l2ul bench kernels --fresh --docs .
-	$(BIN)/l2ul bench stream --fresh --docs .
-	$(BIN)/l2ul bench unlearn --profile full --fresh --docs .
-	$(BIN)/l2ul bench all --profile quick --fresh --docs .
+	$(BIN)/l2ul bench kernels --fresh
+	$(BIN)/l2ul bench stream --fresh
+	$(BIN)/l2ul bench unlearn --profile full --fresh
+	$(BIN)/l2ul bench all --profile quick --fresh
+	for run in kernels stream unlearn quick; do $(BIN)/l2ul report results/$$run --publish . || exit 1; done
 
 clean:
 	rm -rf $(VENV) results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
