@@ -127,17 +127,4 @@ def add_terms(
     X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int, terms: Terms, sums: NDArray[np.int64]
 ) -> None:
     """Add (sign 1) or subtract (-1) the terms of rows X (n, d), y (n,)."""
-    ints.add_all_rows(
-        X,
-        y,
-        weights,
-        sign,
-        terms.loss,
-        terms.order,
-        terms.counted,
-        terms.anchor,
-        terms.inverse_scale,
-        terms.scales,
-        terms.classes,
-        sums,
-    )
+    ints.add_all_rows(X, y, weights, sign, *terms, sums)

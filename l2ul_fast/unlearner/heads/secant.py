@@ -266,11 +266,9 @@ class EvenBlocks:
 
 
 def _joined(parts: list[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return (
-        (parts[0])
-        if len(parts) == 1
-        else (np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts]))
-    )
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> Matrix:
