@@ -77,6 +77,15 @@ class CellState:
         ensure_compiled(key, lambda: forget_cells(self.packed, ids[:0], *what))
         forget_cells(self.packed, ids, *what)
 
+    def merge(self, other: CellState) -> None:
+        """Add the rows of another state with the same seeds, none of which is in this one."""
+        if not self.partitions.same_as(other.partitions) or len(self.counts) != len(other.counts):
+            raise UserError("only cells of the same seeds and classes can be merged: give both the same partitions")
+        if self.packed.shape != other.packed.shape:
+            raise UserError("only cells of the same row numbers can be merged: make both for the same number of rows")
+        self.counts += other.counts
+        self.packed |= other.packed
+
     def copy(self) -> CellState:
         """One whose counts and stored cells are its own."""
         return CellState(self.partitions, self.packed.copy(), self.counts.copy())

@@ -228,6 +228,24 @@ class Expansion(Head):
         """Take the terms of rows that were added out of the sums; delta stays as it was."""
         self._accumulate(X, y, weights, -1)
 
+    def merge(self, other: Expansion) -> None:
+        """Add the sums of other rows, made at the same anchor and scales; UserError for another anchor, and where the
+        scales have no room for so many rows. Constant penalties add up."""
+        same = self.kind == other.kind and self.loss == other.loss and self.sums.shape == other.sums.shape
+        if not same or not np.array_equal(self.anchor, other.anchor) or self.penalty[1] != other.penalty[1]:
+            raise UserError("only expansions of one loss, order, penalty and anchor can be merged: give both the same")
+        if not np.array_equal(self.exponents, other.exponents) or self.weighted != other.weighted:
+            raise UserError("only expansions with equal scales can be merged: sum all rows in one expansion")
+        rows = int(self.sums[0]) + int(other.sums[0])
+        if rows >= 1 << (62 - int(self.exponents[-1])):
+            raise UserError(f"the scales have no room for {rows} rows: sum all rows in one expansion")
+        changed = int(self.state[kernels.FACTS, kernels.DUE]) | int(other.state[kernels.FACTS, kernels.DUE])
+        self.sums += other.sums
+        self.penalty = (self.penalty[0] + other.penalty[0], self.penalty[1])
+        self.state[kernels.FACTS, kernels.CONSTANT] = self.penalty[0]
+        self.settle()
+        self._mark(changed & kernels.SCALE_CHANGED)
+
     def _accumulate(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
         before = self._tops.copy() if sign < 0 else None
         ints.add_all_rows(X, y, weights, sign, self.terms, self.sums)

@@ -10,6 +10,7 @@ from scipy.optimize import root
 from unlearners import canonical_of, data_for, derivatives_at, kept, optimum, rho, state_of
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import L2UL, RetrainInstead
 from l2ul_fast.unlearner.heads.expansion import Expansion
@@ -674,6 +675,58 @@ def test_added_and_reverted_rows_leave_the_same_bytes(model, dtype):
     assert head.sums.tobytes() == before
     head.add(rows, values)
     assert head.sums.tobytes() == forth
+
+
+@models
+def test_parts_merge_to_the_whole(model):
+    X, y = data_for(model, 300, 3)
+    labels = y.astype(np.uint8) if model == "lr" else y
+    X[[0, 100, 200]] = 2 * np.abs(X).max(axis=0) * [1, -1, 1]  # the same extremes, so the same scales
+    labels[[0, 100, 200]] = 1 if model == "lr" else 4 * np.abs(labels).max()
+    point = np.array([0.25, -0.5, 0.125, 0.0])
+    learner = LogisticModel(3) if model == "lr" else GeneralisedLinearModel(3, model)
+
+    def build(rows, anchor=point, **options):
+        table = ArrayTable(X[rows], labels[rows], [0, 1] if model == "lr" else [])
+        return Expansion.build(learner, table, anchor, anchor=anchor, **options)
+
+    whole, pieces = build(slice(None)), [build(slice(a, a + 100)) for a in (0, 100, 200)]
+    pieces[2].merge(pieces[0])
+    pieces[2].merge(pieces[1])
+    assert pieces[2].sums.tobytes() == whole.sums.tobytes()
+    np.testing.assert_array_equal(pieces[2].canonical(), whole.canonical())
+    np.testing.assert_allclose(pieces[2].theta, whole.theta, rtol=1e-12)
+    with pytest.raises(UserError, match="anchor"):
+        whole.merge(build(slice(0, 100), point + 0.25))
+    X[:] *= 0.25
+    other = build(slice(0, 100))
+    with pytest.raises(UserError, match="scales"):
+        whole.merge(other)
+    X[:] *= 4
+    before = whole.sums.copy()
+    with pytest.raises(UserError):
+        whole.merge(build(slice(0, 100), order=2))
+    np.testing.assert_array_equal(whole.sums, before)
+
+
+def test_a_merge_that_does_not_fit_the_scale_is_refused():
+    """4096 rows of terms near 2^50 would not be counted wrongly: they are not counted at all."""
+    X = np.full((3000, 2), 1 - 2.0**-53)
+    y = np.zeros(3000, np.uint8)
+    y[0] = 1
+    table, point = ArrayTable(X, y, [0, 1]), np.array([0.0, 0.0, 40.0])
+    a, b = (Expansion.build(LogisticModel(2), table, point, anchor=point) for _ in range(2))
+    for _ in range(3):  # 3000, 6000, ... each could be added, were there room
+        expected = [int(v) + int(w) for v, w in zip(a.sums, b.sums, strict=True)]
+        try:
+            a.merge(b)
+        except UserError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            break
+        assert a.sums.tolist() == expected
+        assert max(map(abs, expected)) < 2**62
+    else:
+        pytest.fail("12000 rows in sums that have room for 4095")
 
 
 # Learning ------------------------------------------------------------------------------------------------------------
