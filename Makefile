@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SMOKE := --config benchmarks/smoke.conf.json
 BASE ?= HEAD~1
+RESOLUTION_lowest := lowest-direct
+RESOLUTION_newest := highest
 
-.PHONY: help venv test test-real test-all mutants lint bench bench-kernels bench-pytest bench-pytest-smoke bench-smoke \
-  asv-check asv-smoke perf-check perf-selftest readme clean
+.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
+  bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
 	@echo "make bench          every experiment of the paper at reduced size: tables and the report page"
@@ -15,8 +17,11 @@ help:
 	@echo "make test           the fast tests"
 	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
 	@echo "make test-all       every test, slow ones too"
+	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
+	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
-	@echo "make lint           ruff and mypy"
+	@echo "make lint           ruff, codespell and mypy"
+	@echo "make hooks          let git run ruff and codespell before every commit"
 	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
 	@echo "make bench-smoke    does every benchmark run? asv check and one round of pytest-benchmark"
 	@echo "make asv-smoke      every asv suite at small sizes: run, save, publish"
@@ -42,20 +47,40 @@ test-real: venv
 test-all: venv
 	$(BIN)/python -m pytest -m ''
 
+# Each in an environment of its own; uv takes CPU builds of torch.
+.venv-lowest/.installed .venv-newest/.installed: .venv-%/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install -q --disable-pip-version-check uv
+	.venv-$*/bin/uv pip install -q --python .venv-$*/bin/python --torch-backend cpu --resolution $(RESOLUTION_$*) -e '.[all]'
+	touch $@
+
+test-lowest test-newest: test-%: .venv-%/.installed
+	.venv-$*/bin/python -m pytest
+
+# Numba's kernels as plain Python (its twins of intrinsics): which lines and branches do their tests reach?
+coverage-kernels: export NUMBA_DISABLE_JIT = 1
+coverage-kernels: venv
+	$(BIN)/coverage run -m pytest tests/kernels
+	$(BIN)/coverage report
+
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py
 
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
+
+hooks: venv
+	$(BIN)/pre-commit install
 
 # An interrupted run goes on; delete results/quick to measure anew.
 bench: venv
 	$(BIN)/l2ul bench all --profile quick
 
 bench-kernels: venv
-	$(BIN)/l2ul bench kernels --fresh
+	$(BIN)/l2ul bench kernels --overwrite
 
 # Profiles of the next targets: L2UL_BENCH_PROFILE=smoke|regular|full (see docs/performance.md).
 bench-pytest: venv
@@ -85,12 +110,15 @@ perf-selftest: venv
 	$(BIN)/python tests/bench/perf_selftest.py $(PERF_OPTIONS)
 
 readme: venv
-	$(BIN)/l2ul bench kernels --fresh
-	$(BIN)/l2ul bench stream --fresh
-	$(BIN)/l2ul bench unlearn --profile full --fresh
-	$(BIN)/l2ul bench all --profile quick --fresh
-	for run in kernels stream unlearn quick; do $(BIN)/l2ul report results/$$run --publish . || exit 1; done
+	$(BIN)/l2ul bench kernels --overwrite
+	$(BIN)/l2ul report kernels-quick --publish .
+	$(BIN)/l2ul bench stream --overwrite
+	$(BIN)/l2ul report stream-quick --publish .
+	$(BIN)/l2ul bench unlearn --profile full --overwrite
+	$(BIN)/l2ul report unlearn-full --publish .
+	$(BIN)/l2ul bench all --profile quick --overwrite
+	$(BIN)/l2ul report quick --publish .
 
 clean:
-	rm -rf $(VENV) results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -37,7 +37,7 @@ def load_module(path: Path | str) -> ModuleType:
 
 def class_of(path: Path | str, name: str) -> Any:
     """The class `name` of a plug-in file, which must have a text `name` of its own."""
-    found = getattr(load_module(path), name, None)
+    found: Any = getattr(load_module(path), name, None)
     if not isinstance(found, type):
         raise UserError(f"{path} has no class {name}")
     if not isinstance(getattr(found, "name", None), str) or not found.name:

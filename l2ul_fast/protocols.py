@@ -25,7 +25,7 @@ class Method(Protocol):
     """A compared method: `prepare` and `state_bytes` are not timed, `unlearn` is.
 
     Optional attributes: `style` (a Style), `exact` (answers equal training without the rows), `in_memory` (needs an
-    ArrayTable), `order` (its place in tables), `needs` (extras it imports).
+    ArrayTable), `table_order` (its place in tables), `needs` (extras it imports).
     """
 
     name: str

@@ -7,6 +7,15 @@ import sys
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk():
+    """No real syncs: tests of what survives a loss of power (support/faults.py) keep books of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        patch.setattr(os, "fdatasync", lambda fd: None)
+        yield
+
+
 @pytest.fixture
 def run_python(tmp_path):
     """run_python(code, **environment) -> stdout of a fresh interpreter; a non-zero exit fails with its stderr."""

@@ -70,23 +70,26 @@ def parallel_entry() -> Iterator[None]:
         return
     with _launch:
         yield
-        _safe_layer = numba.threading_layer() in ("omp", "tbb")
+        _safe_layer = _layer() in ("omp", "tbb")
+
+
+def _layer() -> str:
+    try:
+        return str(numba.threading_layer())
+    except ValueError:  # no parallel kernel has run, or nothing is compiled
+        return "not started"
 
 
 def report() -> dict[str, Any]:
     """What the pools look like now: cores, numba's threads and layer, threadpoolctl's list."""
     from threadpoolctl import threadpool_info
 
-    try:
-        layer = numba.threading_layer()
-    except ValueError:
-        layer = "not started"
     pools = [{k: p.get(k) for k in ("user_api", "internal_api", "version", "num_threads")} for p in threadpool_info()]
     torch = sys.modules.get("torch")
     return {
         "cores": available_cores(),
         "numba_threads": numba.get_num_threads(),
-        "numba_layer": layer,
+        "numba_layer": _layer(),
         "torch_threads": torch.get_num_threads() if torch else None,
         "pools": pools,
     }

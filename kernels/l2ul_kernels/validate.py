@@ -1,13 +1,20 @@
-"""Checks that the linear models share: rows, labels, parameters, ids."""
+"""Checks of what public functions are called with: one sentence for each refusal, the same everywhere.
+
+Each check returns what compiled code may read: contiguous arrays of the dtypes that kernels are compiled for. Compiled
+code trusts them; it never raises.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from l2ul_kernels.voronoi.partitions import address
+from l2ul_kernels.codegen.pointers import address
+from l2ul_kernels.voronoi.partitions import MAX_SEEDS, bits_per_cell, cell_dtype
+
+MAX_CLASSES = 65535
 
 
 class _Memory:
@@ -18,45 +25,68 @@ class _Memory:
         self.__array_interface__ = {**array.__array_interface__, "data": (address(array), False)}
 
 
-def readable(array: ArrayLike, dtype: Any) -> NDArray[Any]:
+def readable(array: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
     """The array as a contiguous, aligned one of this dtype, not copied if it is one.
 
     Never marked read-only: numba would compile every kernel once more for that. The kernels do not write to it.
     """
+    if isinstance(array, np.ndarray) and array.dtype == dtype and array.flags.carray:
+        return np.asarray(array)  # all that `require` would find out, in a tenth of its time
     array = np.require(array, dtype, ["C", "A"])
     return array if array.flags.writeable or array.size == 0 else np.asarray(_Memory(array))
 
 
-def check_xy(X: ArrayLike, y: ArrayLike, n_classes: int = 2) -> tuple[NDArray[Any], NDArray[Any]]:
-    """X (n, d) as a contiguous float32 or float64 array, y (n,) as contiguous uint8 (uint16 above 256 classes)."""
-    X, y = np.asarray(X), np.asarray(y)
+# Rows, labels, row numbers -------------------------------------------------------------------------------------------
+
+
+def check_matrix(X: ArrayLike, d: int | None = None, of: str = "the parameters") -> NDArray[Any]:
+    """X (n, d) of numbers that kernels compute with, in any memory order; d features, if given."""
+    X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] == 0:
         raise ValueError(f"X must have shape (n, d) with d > 0, got {X.shape}")
     if X.dtype.kind not in "fiub" or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
         raise TypeError(f"X must be float32, float64 or integers, got {X.dtype}")
+    if d is not None and X.shape[1] != d:
+        raise ValueError(f"X has {X.shape[1]} features but {of} have {d}")
+    return X
+
+
+def check_xy(X: ArrayLike, y: ArrayLike, n_classes: int = 2) -> tuple[NDArray[Any], NDArray[Any]]:
+    """X (n, d) as a contiguous float32 or float64 array, y (n,) as contiguous uint8 (uint16 above 256 classes)."""
+    X = check_matrix(X)
     X = readable(X, np.float32 if X.dtype.kind == "f" and X.dtype.itemsize == 4 else np.float64)
-    if y.shape != (len(X),):
-        raise ValueError(f"y must have shape ({len(X)},) to match X, got {y.shape}")
+    return X, check_labels(y, len(X), n_classes)
+
+
+def check_class_count(n_classes: int, least: int = 1, most: int = MAX_CLASSES) -> int:
+    """A number of classes from `least` to `most`."""
+    if not least <= n_classes <= most:
+        raise ValueError(f"n_classes must be from {least} to {most}, got {n_classes}")
+    return int(n_classes)
+
+
+def check_labels(y: ArrayLike, n: int, n_classes: int, dtype: DTypeLike = None, of: str = "X") -> NDArray[Any]:
+    """Labels (n,) from 0 to n_classes - 1 as contiguous uint8 (uint16 above 256 classes), or of `dtype`."""
+    y = np.asarray(y)
+    if y.shape != (n,):
+        raise ValueError(f"y must have shape ({n},) to match {of}, got {y.shape}")
     if y.dtype.kind not in "iub":
         raise TypeError(f"labels y must be integers, got {y.dtype}")
-    if len(y) and (y.min() < 0 or y.max() >= n_classes):
+    if n and (y.min() < 0 or y.max() >= n_classes):
         raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {y.min()}..{y.max()}")
-    return X, readable(y, np.uint8 if n_classes <= 256 else np.uint16)
+    return readable(y, dtype or (np.uint8 if n_classes <= 256 else np.uint16))
 
 
-def check_theta(theta: ArrayLike, p: int, name: str = "theta") -> NDArray[np.float64]:
-    """theta (p,) as contiguous float64."""
-    theta = readable(theta, np.float64)
-    if theta.shape != (p,):
-        raise ValueError(f"{name} must have shape ({p},), got {theta.shape}")
-    return theta
-
-
-def check_lam(lam: float) -> float:
-    """A positive, finite penalty: without one the optimum need not exist."""
-    if not 0 < float(lam) < np.inf:
-        raise ValueError(f"lam must be positive and finite, got {lam}")
-    return float(lam)
+def check_row_ids(ids: ArrayLike, n: int, ndim: int = 1) -> NDArray[np.int64]:
+    """Numbers of rows 0 .. n - 1 as contiguous int64."""
+    ids = np.asarray(ids)
+    if ids.ndim != ndim:
+        raise ValueError(f"row ids must have {ndim} dimension(s), got shape {ids.shape}")
+    if ids.size and ids.dtype.kind not in "iu":
+        raise TypeError(f"row ids must be integers, got {ids.dtype}")
+    if ids.size and (ids.min() < 0 or ids.max() >= n):
+        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
+    return readable(ids, np.int64)
 
 
 def check_ids(ids: ArrayLike, n_forget: ArrayLike, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -68,31 +98,112 @@ def check_ids(ids: ArrayLike, n_forget: ArrayLike, n: int) -> tuple[NDArray[np.i
         raise ValueError(f"n_forget must have shape ({len(ids)},), got {n_forget.shape}")
     if ids.dtype.kind not in "iu" or n_forget.dtype.kind not in "iu":
         raise TypeError(f"ids and n_forget must be integers, got {ids.dtype} and {n_forget.dtype}")
-    if ids.size and (ids.min() < 0 or ids.max() >= n):
-        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
     if n_forget.size and (n_forget.min() < 0 or n_forget.max() >= ids.shape[1]):
         raise ValueError(f"n_forget must lie in 0..{ids.shape[1] - 1}, found {n_forget.min()}..{n_forget.max()}")
-    return readable(ids, np.int64), readable(n_forget, np.int64)
+    return check_row_ids(ids, n, 2), readable(n_forget, np.int64)
 
 
 def check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     """weights (n,) as contiguous float64; empty for None."""
-    if weights is None:
-        return np.empty(0)
-    weights = readable(weights, np.float64)
-    if weights.shape != (n,):
-        raise ValueError(f"weights must have shape ({n},) to match X, got {weights.shape}")
-    return weights
+    return np.empty(0) if weights is None else check_vector(weights, n, "weights", " to match X")
+
+
+# Parameters and results ----------------------------------------------------------------------------------------------
+
+
+def check_vector(values: ArrayLike, size: int, name: str, why: str = "") -> NDArray[np.float64]:
+    """A vector (size,) as contiguous float64."""
+    values = readable(values, np.float64)
+    if values.shape != (size,):
+        raise ValueError(f"{name} must have shape ({size},){why}, got {values.shape}")
+    return values
+
+
+def check_theta(theta: ArrayLike, p: int, name: str = "theta") -> NDArray[np.float64]:
+    """theta (p,) as contiguous float64."""
+    return check_vector(theta, p, name)
+
+
+def check_lam(lam: float) -> float:
+    """A positive, finite penalty: without one the optimum need not exist."""
+    if not 0 < float(lam) < np.inf:
+        raise ValueError(f"lam must be positive and finite, got {lam}")
+    return float(lam)
+
+
+def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: DTypeLike, name: str = "out") -> NDArray[Any]:
+    """An array of this shape and dtype that can be written to."""
+    dtype = np.dtype(dtype)
+    if not isinstance(out, np.ndarray) or out.dtype != dtype:
+        raise TypeError(f"{name} must be a {dtype} array, got {getattr(out, 'dtype', type(out).__name__)}")
+    if out.shape != shape or not out.flags.writeable:
+        raise ValueError(f"{name} must be a writeable array of shape {shape}, got {out.shape}")
+    return out
 
 
 def check_sum(out: NDArray[Any] | None, shape: tuple[int, ...], name: str) -> None:
-    """An array that sums can be added to, or None."""
-    if out is None:
-        return
-    if not isinstance(out, np.ndarray) or out.dtype != np.float64:
-        raise TypeError(f"{name} must be a float64 array")
-    if out.shape != shape or not out.flags.writeable:
-        raise ValueError(f"{name} must be a writeable array of shape {shape}, got {out.shape}")
+    """A float64 array that sums can be added to, or None."""
+    if out is not None:
+        check_out(out, shape, np.float64, name)
+
+
+# Cells ---------------------------------------------------------------------------------------------------------------
+
+
+def check_psi(psi: int) -> int:
+    """A number of seeds of a partition."""
+    if not 2 <= psi <= MAX_SEEDS:
+        raise ValueError(f"psi must be from 2 to {MAX_SEEDS}, got {psi}")
+    return int(psi)
+
+
+def check_cells(cells: ArrayLike, psi: int) -> NDArray[Any]:
+    """cells as a contiguous (n, t) array of the dtype for psi, every value below psi."""
+    dtype, cells = cell_dtype(check_psi(psi)), np.asarray(cells)
+    if cells.ndim != 2:
+        raise ValueError(f"cells must have shape (n, t), got {cells.ndim} dimension(s)")
+    if cells.dtype.kind not in "iu":
+        raise TypeError(f"cells must be integers, got {cells.dtype}")
+    if cells.size and (cells.min() < 0 or cells.max() >= psi):
+        raise ValueError(f"cells must lie in 0..{psi - 1}, found {cells.min()}..{cells.max()}")
+    return readable(cells, dtype)
+
+
+def check_packed(packed: ArrayLike, t: int, psi: int, bits: int | None = None) -> tuple[NDArray[np.uint8], int]:
+    """(rows of t stored cells as contiguous (n, width) uint8, bits of a cell).
+
+    `bits` is bits_per_cell(psi) unless given; 8, or 16 with uint16, for plain cells. Values are not looked at: only
+    what reads them sees whether they are below psi.
+    """
+    packed, least = np.asarray(packed), bits_per_cell(check_psi(psi))
+    bits = least if bits is None else int(bits)
+    if t < 1:
+        raise ValueError(f"t must be at least 1, got {t}")
+    if not least <= bits <= 16:
+        raise ValueError(f"{bits} bits cannot hold cells of psi={psi}")
+    if packed.dtype == np.uint16 and bits == 16:  # plain cells above 256 seeds
+        packed = np.ascontiguousarray(packed, "<u2").view(np.uint8)
+    if packed.dtype != np.uint8:
+        raise TypeError(f"packed cells must be uint8, got {packed.dtype}")
+    width = (t * bits + 7) // 8
+    if packed.ndim != 2 or packed.shape[1] != width:
+        raise ValueError(f"packed cells must have shape (n, {width}), got {packed.shape}")
+    return readable(packed, np.uint8), bits
+
+
+def check_bounds(bounds: ArrayLike, size: int) -> NDArray[np.int64]:
+    """Ranges (m, 2) within 0 .. size as contiguous int64."""
+    bounds = np.asarray(bounds)
+    if bounds.ndim != 2 or bounds.shape[1] != 2:
+        raise ValueError(f"bounds must have shape (m, 2), got {bounds.shape}")
+    if bounds.size and bounds.dtype.kind not in "iu":
+        raise TypeError(f"bounds must be integers, got {bounds.dtype}")
+    if bounds.size and (bounds.min() < 0 or bounds.max() > size or (bounds[:, 1] < bounds[:, 0]).any()):
+        raise ValueError(f"bounds must be ranges within the {size} ids")
+    return readable(bounds, np.int64)
+
+
+# Values --------------------------------------------------------------------------------------------------------------
 
 
 def mirror(lower: NDArray[np.float64]) -> NDArray[np.float64]:

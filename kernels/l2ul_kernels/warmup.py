@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from l2ul_kernels.voronoi.assign import assign_cells, pack_cells, unpack_cells
+from l2ul_kernels.voronoi.assign import assign_cells
 from l2ul_kernels.voronoi.counts import cell_counts, counts_from_cells
 from l2ul_kernels.voronoi.driver import SERIAL
+from l2ul_kernels.voronoi.pack import pack_cells, unpack_cells
 from l2ul_kernels.voronoi.partitions import Partitions
 
 

@@ -1,4 +1,4 @@
-"""What every baseline has in common: prepare (untimed), unlearn (timed by the caller), state_bytes.
+"""Base class of the baselines: prepare (untimed), unlearn (timed by the caller), state_bytes.
 
 A method is prepared once on a table and a model and then answers requests. An answer leaves the method as it was,
 unless commit=True: then its state becomes that of the retained rows, and row numbers that left cannot be asked again.
@@ -9,40 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_fast.tables import ArrayTable, Table
 
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
-class Model(Protocol):
-    """What a baseline needs of A (LogisticModel, MLPModel)."""
-
-    name: str
-    d: int
-    n_classes: int
-    size: int
-
-    def data_gradient(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector: ...
-
-    def penalty_gradient(self, theta: Vector) -> Vector: ...
-
-    def hessian(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector: ...
-
-    def predict_proba(self, theta: Vector, X: ArrayLike) -> Vector: ...
-
-    def fit(self, rows: Any, start: ArrayLike | None = None, tol: float = 1e-10) -> Any: ...
-
-
 @dataclass
 class Answer:
-    """What a request came to: parameters (None for an ensemble), predictions (n, C) of rows, and facts by name."""
+    """Answer to a request: parameters (None for an ensemble), predictions (n, C) of rows, and facts by name."""
 
     theta: Vector | None
     predict_proba: Callable[[ArrayLike], Vector]
@@ -67,6 +49,9 @@ class Baseline:
     """
 
     name = "?"
+    #: Name and marks in tables and plots, and the place there.
+    style = Style("?")
+    table_order = 1000
     #: Answers equal training without the rows (to the solver's precision).
     exact = False
     #: Reads rows by number again and again: needs an ArrayTable.
@@ -82,10 +67,8 @@ class Baseline:
     def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
         """Train on the table and build what requests need."""
         start = time.perf_counter()
-        if self.in_memory and not isinstance(table, ArrayTable):
-            raise UserError(
-                f"{self.name} needs its rows in memory, as it reads them many times: load them with tables.in_memory"
-            )
+        if self.in_memory:
+            self._in_memory(table)
         if table.d != model.d:
             raise UserError(f"the model has {model.d} features but the rows have {table.d}")
         self.table, self.model, self.seed, self.n = table, model, int(seed), table.n
@@ -135,6 +118,14 @@ class Baseline:
         return Outcome(self.theta, {}, {})
 
     # --------------------------------------------------------------------------------------------------------- shared
+
+    def _in_memory(self, table: Table) -> ArrayTable:
+        """The table, if it is in memory."""
+        if isinstance(table, ArrayTable):
+            return table
+        raise UserError(
+            f"{self.name} needs its rows in memory, as it reads them many times: load them with tables.in_memory"
+        )
 
     def _ids(self, forget: ArrayLike) -> Ids:
         if not hasattr(self, "table"):

@@ -13,6 +13,7 @@ from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.newton import Newton, factor
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import newton
+from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
 from l2ul_kernels.linear.logistic import logistic_sums
 
@@ -30,6 +31,8 @@ class Certified(Baseline):
     """
 
     name = "certified"
+    style = Style("Certified removal", "yellow", "h")
+    table_order = 70
 
     anchor: Vector  #: where the curvature is taken: the present theta
     curvature: NDArray[np.float64]
@@ -74,7 +77,7 @@ class Certified(Baseline):
     def _short(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """(n, d + 1) rows with their constant feature, none longer than the radius."""
         rows = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
-        return rows * np.minimum(1.0, self.R / np.linalg.norm(rows, axis=1))[:, None]
+        return np.asarray(rows * np.minimum(1.0, self.R / np.linalg.norm(rows, axis=1))[:, None])
 
     def _sums(self, table: Table, theta: Vector) -> tuple[float, Vector, Vector, int]:
         """(loss, gradient (p,), Hessian (p, p), rows) summed over the table, without penalty and b."""

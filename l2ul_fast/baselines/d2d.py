@@ -8,6 +8,7 @@ import numpy as np
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength, steepest
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
 
 
@@ -22,6 +23,8 @@ class DescentToDelete(Baseline):
     """
 
     name = "d2d"
+    style = Style("Descent-to-Delete", "pink", "P")
+    table_order = 100
 
     _clean: Vector
 

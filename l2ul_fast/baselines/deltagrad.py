@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_strength, steepest
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable
+from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Trace
 
 
@@ -22,16 +22,19 @@ class DeltaGrad(Baseline):
     limit). It is 1 for an MLP; a linear model's is twice what its Hessian can be: after a committed request the cached
     gradients are approximate, and pairs made from them can be wild. as_published: a batch that is forgotten as a whole
     leaves the cache one step behind, the penalty of the forgotten rows is taken at the cached parameters, the burn-in
-    counts from the first step, and a linear model has no limit.
+    counts from the first step, and a linear model has no limit. `epochs` and `batch` None: the published 20 and 16,384
+    on large tables, smaller batches and more epochs on those that 20 epochs of one batch would leave untrained.
     """
 
     name = "deltagrad"
+    style = Style("DeltaGrad", "green", "v")
+    table_order = 40
     in_memory = True
 
     def __init__(
         self,
-        epochs: int = 20,
-        batch: int = 16384,
+        epochs: int | None = None,
+        batch: int | None = None,
         rate: float = 0.1,
         memory: int = 2,
         burn_in: int | None = None,
@@ -43,7 +46,7 @@ class DeltaGrad(Baseline):
             raise UserError(
                 f"memory and period must be at least 1, burn_in not negative: {memory}, {period}, {burn_in}"
             )
-        self.recipe = Recipe(epochs, batch, rate, adam=False, decay=False)
+        self.epochs, self.batch, self.rate = epochs, batch, rate
         self.memory, self.burn_in, self.period, self.limit = memory, burn_in, period, limit
         self.as_published = as_published
 
@@ -52,12 +55,15 @@ class DeltaGrad(Baseline):
         return False
 
     def _prepare(self) -> None:
-        table, mlp = self.table, self.model.name == "mlp"
-        assert isinstance(table, ArrayTable)
+        table, mlp = self._in_memory(self.table), self.model.name == "mlp"
+        batch = min(16384, max(256, table.n // 20)) if self.batch is None else self.batch
+        few = self.batch is None and 20 * table.n < 1000 * batch
+        epochs = (50 if few else 20) if self.epochs is None else self.epochs
+        self.recipe = Recipe(epochs, batch, self.rate, adam=False, decay=False)
         rows = row_order(table, self.seed)
         self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
         self.starts = edges(len(rows), self.recipe.batch)
-        self.order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
+        self.batch_order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
         self._options: dict[str, Any] = {
             "memory": self.memory,
             "burn_in": (80 if mlp else 20) if self.burn_in is None else self.burn_in,
@@ -68,7 +74,7 @@ class DeltaGrad(Baseline):
         self._descent = descent(self._deal.X, self._deal.y, self.model)
         start = self.recipe.start(self.model, self.seed)
         self.trace = self._descent.train(
-            start, None, self.starts, self.order, self.recipe.rate, weights=self._deal.weights, trace=True
+            start, None, self.starts, self.batch_order, self.recipe.rate, weights=self._deal.weights, trace=True
         )
         self.theta = self.trace.theta
 
@@ -86,7 +92,7 @@ class DeltaGrad(Baseline):
             places,
             None,
             self.starts,
-            self.order,
+            self.batch_order,
             self.recipe.rate,
             self._deal.weights,
             keep_trace=True,
@@ -104,8 +110,8 @@ class DeltaGrad(Baseline):
         """theta of the same run replayed with exact gradients throughout: what the answer approximates."""
         weights = self._deal.without(self._place[self._ids(forget)])
         start = self.recipe.start(self.model, self.seed)
-        return self._descent.train(start, None, self.starts, self.order, self.recipe.rate, weights=weights).theta
+        return self._descent.train(start, None, self.starts, self.batch_order, self.recipe.rate, weights=weights).theta
 
     def _arrays(self) -> list[NDArray[Any]]:
         kept: Trace = self.trace
-        return [kept.theta, kept.W, kept.G, *self._deal.arrays(), self.starts, self.order, self._place]
+        return [kept.theta, kept.W, kept.G, *self._deal.arrays(), self.starts, self.batch_order, self._place]

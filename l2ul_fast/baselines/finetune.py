@@ -8,23 +8,25 @@ from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome
 from l2ul_fast.baselines.minibatch import Deal, Recipe, places_of, row_order, train_rows
-from l2ul_fast.tables import ArrayTable
+from l2ul_fast.protocols import Style
 
 
 class Finetune(Baseline):
     """`recipe.epochs` epochs on the retained rows from theta; the forgotten rows have weight 0."""
 
     name = "finetune"
+    style = Style("Fine-tune", "green", ">")
+    table_order = 90
     in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, tol: float = 1e-10) -> None:
         self.recipe, self.tol = recipe or Recipe(epochs=1, rate=1e-3), tol
 
     def _prepare(self) -> None:
-        assert isinstance(self.table, ArrayTable)
-        self.theta = self.model.fit(self.table, tol=self.tol).theta
-        order = row_order(self.table, self.seed)
-        self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+        table = self._in_memory(self.table)
+        self.theta = self.model.fit(table, tol=self.tol).theta
+        order = row_order(table, self.seed)
+        self._deal, self._place = Deal(table, order), places_of(order, len(order))
 
     def _outcome(self, ids: Ids) -> Outcome:
         assert self.theta is not None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable
+from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Descent, error_noise
 
 #: Noise rows that the published code makes of a class: it counts the channels of an image instead of the images.
@@ -32,6 +32,8 @@ class Fyemu(Baseline):
     """
 
     name = "fyemu"
+    style = Style("FYEMU", "pink", "<")
+    table_order = 50
     in_memory = True
 
     def __init__(
@@ -64,7 +66,6 @@ class Fyemu(Baseline):
         self.tol, self.as_published = tol, as_published
 
     def _prepare(self) -> None:
-        assert isinstance(self.table, ArrayTable)
         self.theta = self.model.fit(self.table, tol=self.tol).theta
         order = np.random.default_rng([self.seed, 18]).permutation(self.table.ids())
         self._pools = [order[self.table.y[order] == c] for c in range(self.model.n_classes)]
@@ -115,13 +116,11 @@ class Fyemu(Baseline):
 
     def _labels(self, ids: Ids) -> NDArray[np.int64]:
         """The label of every noise row."""
-        assert isinstance(self.table, ArrayTable)
         y = self.table.y[ids].astype(np.int64)
         return y if self.level == "row" else np.repeat(np.unique(y), self.noise_rows)
 
     def _skipped(self, ids: Ids) -> list[int]:
         """Classes of which no row is used."""
-        assert isinstance(self.table, ArrayTable)
         return np.unique(self.table.y[ids]).tolist() if self.level == "class" else []
 
     def _subset(self, ids: Ids) -> Ids:

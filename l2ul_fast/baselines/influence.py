@@ -11,6 +11,7 @@ from scipy.linalg import cho_solve
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, free_directions, hessian_of, penalty_strength
 from l2ul_fast.baselines.newton import factor
 from l2ul_fast.errors import UserError
+from l2ul_fast.protocols import Style
 
 
 class Influence(Baseline):
@@ -20,6 +21,8 @@ class Influence(Baseline):
     """
 
     name = "influence"
+    style = Style("Influence", "yellow", "d")
+    table_order = 80
 
     def __init__(self, order: int = 2, tau: float = 1.0, tol: float = 1e-10) -> None:
         if order not in (1, 2):

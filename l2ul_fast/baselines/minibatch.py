@@ -25,7 +25,7 @@ START_ROWS, START_EPOCHS = 20_000, 20
 
 @dataclass(frozen=True)
 class Recipe:
-    """How minibatch training goes. decay: the rate falls to 0 as half a cosine over the run."""
+    """Epochs, batch size and rate of minibatch training. decay: the rate falls to 0 as half a cosine over the run."""
 
     epochs: int = 20
     batch: int = 128

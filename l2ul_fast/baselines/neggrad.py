@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome
 from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable
+from l2ul_fast.protocols import Style
 
 
 class NegGrad(Baseline):
@@ -21,6 +21,8 @@ class NegGrad(Baseline):
     """
 
     name = "neggrad"
+    style = Style("NegGrad", "orange", "X")
+    table_order = 110
     in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, keep: float = 0.95, tol: float = 1e-10) -> None:
@@ -29,10 +31,10 @@ class NegGrad(Baseline):
         self.recipe, self.keep, self.tol = recipe or Recipe(epochs=1, rate=1e-3, adam=False), keep, tol
 
     def _prepare(self) -> None:
-        assert isinstance(self.table, ArrayTable)
-        self.theta = self.model.fit(self.table, tol=self.tol).theta
-        order = row_order(self.table, self.seed)
-        self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+        table = self._in_memory(self.table)
+        self.theta = self.model.fit(table, tol=self.tol).theta
+        order = row_order(table, self.seed)
+        self._deal, self._place = Deal(table, order), places_of(order, len(order))
         self._starts = edges(len(order), self.recipe.batch)
         self._descent = descent(self._deal.X, self._deal.y, self.model)
 

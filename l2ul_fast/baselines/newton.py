@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -12,7 +12,8 @@ from scipy.linalg import cho_factor, cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, free_directions, hessian_of, penalty_strength
 from l2ul_fast.errors import UserError
-from l2ul_kernels.codegen.jit import FAST, ensure_compiled
+from l2ul_fast.protocols import Style
+from l2ul_kernels.codegen.jit import CACHE, FAST, ensure_compiled
 
 Matrix = NDArray[np.float64]
 SOLVERS = ("auto", "compiled", "woodbury", "direct")
@@ -21,6 +22,8 @@ SOLVERS = ("auto", "compiled", "woodbury", "direct")
 EXACT, STALE = 1e-13, 1e-9
 #: Corrections of the compiled solution at most.
 REFINEMENTS = 6
+#: Callees stand in this file, so numba's own cache stamp will do.
+compiled = numba.njit(nogil=True, cache=CACHE, fastmath=set(FAST), error_model="numpy")
 #: The penalty in the kept inverse is that of at most 1 / BEHIND more rows than there are.
 BEHIND = 50
 
@@ -37,6 +40,8 @@ class Newton(Baseline):
     """
 
     name = "newton"
+    style = Style("Newton step", "yellow", "p")
+    table_order = 60
 
     def __init__(self, solver: str = "auto", tol: float = 1e-10) -> None:
         if solver not in SOLVERS:
@@ -60,7 +65,7 @@ class Newton(Baseline):
             _compile(self.table.take(self.table.ids()[:1])[0].dtype)
 
     def _refactor(self) -> None:
-        """What the solvers keep of curvature and n."""
+        """Factor or inverse of the present curvature and n, as the solver needs it."""
         if self._how == "direct":
             return
         self._factor, self.damping = factor(self.curvature + self.n * np.diag(self._strength))
@@ -73,8 +78,7 @@ class Newton(Baseline):
         if self._how == "compiled" and ids.size == 1:
             X, y = self.table.take(ids)
             out = np.empty(self.theta.size)
-            what = self.theta, self.anchor, self.curvature, self.inverse
-            if step_without_row(X[0], int(y[0]), *what, self.model.lam, self.n, out) <= STALE:
+            if step_without_row(X[0], int(y[0]), self.theta, self._kept(), self.model.lam, self.n, out) <= STALE:
                 return Outcome(out, {"damping": 0.0}, {})
         total, left = self._total(ids, self.theta), self.n - len(ids)
         if self._how == "woodbury":
@@ -88,12 +92,14 @@ class Newton(Baseline):
     def _committed(self, ids: Ids) -> None:
         if self._how == "compiled" and ids.size == 1:
             X, _ = self.table.take(ids)
-            kept = drop_row(X[0], self.anchor, self.curvature, self.inverse)
-            if kept and (self._inverse_n - self.n) * BEHIND <= self.n:
+            if drop_row(X[0], self._kept()) and (self._inverse_n - self.n) * BEHIND <= self.n:
                 return
         else:
             self.curvature = self._without(ids)
         self._refactor()
+
+    def _kept(self) -> Kept:
+        return Kept(self.anchor, self.curvature, self.inverse)
 
     def _without(self, ids: Ids) -> Matrix:
         """The kept curvature less that of these rows."""
@@ -143,7 +149,16 @@ def factor(H: Matrix) -> tuple[Any, float]:
 # One row, compiled ---------------------------------------------------------------------------------------------------
 
 
-@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+class Kept(NamedTuple):
+    """curvature (p, p): sum of the rows' Hessians at `anchor` (p,), without penalty; inverse (p, p): about that of
+    curvature and penalty."""
+
+    anchor: Vector
+    curvature: Matrix
+    inverse: Matrix
+
+
+@compiled
 def _times(A, v, out):  # type: ignore[no-untyped-def]
     """out (p,) = A v for A (p, p)."""
     for j in range(v.size):
@@ -153,7 +168,7 @@ def _times(A, v, out):  # type: ignore[no-untyped-def]
         out[j] = total
 
 
-@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+@compiled
 def _downdated(inverse, u, by, v, out):  # type: ignore[no-untyped-def]
     """out (p,) = (inverse + by u u') v: the Sherman-Morrison formula."""
     _times(inverse, v, out)
@@ -164,7 +179,7 @@ def _downdated(inverse, u, by, v, out):  # type: ignore[no-untyped-def]
         out[k] += by * along * u[k]
 
 
-@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
+@compiled
 def _row(x, theta, row):  # type: ignore[no-untyped-def]
     """The probability of class 1; row (p,) = [x, 1]."""
     d = x.size
@@ -175,13 +190,13 @@ def _row(x, theta, row):  # type: ignore[no-untyped-def]
     return 1.0 / (1.0 + math.exp(-z))
 
 
-@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
-def step_without_row(x, label, theta, anchor, curvature, inverse, lam, n, out):  # type: ignore[no-untyped-def]
+@compiled
+def step_without_row(x, label, theta, kept, lam, n, out):  # type: ignore[no-untyped-def]
     """out (p,): theta after one Newton step without the row x (d,), label; returns the relative residual of the step.
 
-    curvature (p, p) is the sum of the n rows' Hessians at `anchor` without penalty; inverse (p, p) is near the inverse
-    of curvature and penalty. The system is (curvature - w x x' + (n - 1) lam P) step = gradient + lam P theta.
+    The system is (curvature - w x x' + (n - 1) lam P) step = gradient + lam P theta, of n rows.
     """
+    anchor, curvature, inverse = kept
     d = x.size
     p = d + 1
     work = np.empty((5, p))
@@ -224,10 +239,11 @@ def step_without_row(x, label, theta, anchor, curvature, inverse, lam, n, out): 
     return residual
 
 
-@numba.njit(nogil=True, cache=True, fastmath=set(FAST), error_model="numpy")
-def drop_row(x, anchor, curvature, inverse):  # type: ignore[no-untyped-def]
-    """Take the row x (d,) out of curvature and inverse (p, p); False, and only curvature changed, if it cannot leave
-    the inverse."""
+@compiled
+def drop_row(x, kept):  # type: ignore[no-untyped-def]
+    """Take the row x (d,) out of curvature and inverse; False, and only curvature changed, if it cannot leave the
+    inverse."""
+    anchor, curvature, inverse = kept
     p = x.size + 1
     row, u = np.empty(p), np.empty(p)
     s = _row(x, anchor, row)
@@ -250,8 +266,5 @@ def drop_row(x, anchor, curvature, inverse):  # type: ignore[no-untyped-def]
 
 def _compile(dtype: np.dtype[Any]) -> None:
     """Compile (or load) both functions for rows of this type, one process at a time."""
-    x, p, square = np.zeros(1, dtype), np.zeros(2), np.eye(2)
-    ensure_compiled(
-        ("newton", dtype),
-        lambda: (step_without_row(x, 0, p, p, square, square, 1.0, 2, p.copy()), drop_row(x, p, square, square)),
-    )
+    x, p, kept = np.zeros(1, dtype), np.zeros(2), Kept(np.zeros(2), np.eye(2), np.eye(2))
+    ensure_compiled(("newton", dtype), lambda: (step_without_row(x, 0, p, kept, 1.0, 2, p.copy()), drop_row(x, kept)))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength
 from l2ul_fast.baselines.minibatch import Deal, Recipe, coupled_start, few_rows, places_of, row_order, train_rows
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, Table
+from l2ul_fast.protocols import Style
+from l2ul_fast.tables import Table
 
 #: Rows from which on a cold fit of logistic regression begins with a fit of few rows: it saves about three passes.
 FEW_PAY = 200_000
@@ -26,6 +27,9 @@ class Retrain(Baseline):
     solver "minibatch" runs `recipe` and nothing else, on rows in memory.
     """
 
+    name = "retrain"
+    style = Style("Retrain", "ink", "s")
+    table_order = 10
     exact = True
 
     def __init__(
@@ -33,15 +37,16 @@ class Retrain(Baseline):
     ) -> None:
         if solver not in ("exact", "minibatch"):
             raise UserError(f'the solver must be "exact" or "minibatch", got {solver!r}')
-        self.name = "retrain-warm" if warm else "retrain"
+        if warm:
+            self.name = WarmRetrain.name
         self.warm, self.solver, self.tol, self.recipe = warm, solver, tol, recipe or Recipe()
         self.in_memory = solver == "minibatch"
 
     def _prepare(self) -> None:
         if self.solver == "minibatch":
-            assert isinstance(self.table, ArrayTable)
-            order = row_order(self.table, self.seed)
-            self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+            table = self._in_memory(self.table)
+            order = row_order(table, self.seed)
+            self._deal, self._place = Deal(table, order), places_of(order, len(order))
             self.theta, self.prepare_facts = self._run(None, self._deal.weights)
         else:
             self._metric: Vector | None = None
@@ -93,3 +98,14 @@ class Retrain(Baseline):
         if self.solver == "minibatch":
             return [*super()._arrays(), *self._deal.arrays(), self._place]
         return super()._arrays() + ([] if self._metric is None else [self._metric])
+
+
+class WarmRetrain(Retrain):
+    """Retrain that starts at the present theta."""
+
+    name = "retrain-warm"
+    style = Style("Retrain, warm start", "ink", "D")
+    table_order = 20
+
+    def __init__(self, solver: str = "exact", tol: float = 1e-10, recipe: Recipe | None = None) -> None:
+        super().__init__(True, solver, tol, recipe)

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.minibatch import Deal, Recipe, row_order, start_of, train_rows
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable
-from l2ul_kernels.codegen.pool import spread
+from l2ul_fast.protocols import Style
+from l2ul_kernels.codegen.parallel import parallel_for
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Sisa(Baseline):
     """
 
     name = "sisa"
+    style = Style("SISA", "orange", "^")
+    table_order = 30
     exact = True
     in_memory = True
 
@@ -63,11 +65,11 @@ class Sisa(Baseline):
         self.recipe = recipe or Recipe()
 
     def _prepare(self) -> None:
-        assert isinstance(self.table, ArrayTable)
-        N = len(self.table.X)
+        table = self._in_memory(self.table)
+        N = len(table.X)
         if self.k * self.slices > N:
             raise UserError(f"{N} rows cannot be cut into {self.k} shards of {self.slices} slices")
-        order = row_order(self.table, self.seed)
+        order = row_order(table, self.seed)
         edges = N * np.arange(self.k + 1) // self.k
         blank = np.zeros((self.slices, self.model.size))
         self.shards = []
@@ -75,7 +77,7 @@ class Sisa(Baseline):
             rows = order[edges[j] : edges[j + 1]]
             inner = len(rows) // self.slices * np.arange(self.slices + 1)
             inner[-1] = len(rows)  # what is left over belongs to the last slice
-            self.shards.append(Shard(rows, Deal(self.table, rows), inner, blank))
+            self.shards.append(Shard(rows, Deal(table, rows), inner, blank))
         self._shard = np.empty(N, np.int64)
         self._place = np.empty(N, np.int64)
         for j, shard in enumerate(self.shards):
@@ -86,17 +88,15 @@ class Sisa(Baseline):
         """(all shards, facts) after retraining shards {number: first slice} without the rows `forget`, at once."""
         todo = sorted(touched)
         found, visits, steps = list(self.shards), [0] * len(todo), [0] * len(todo)
-        claims = iter(range(len(todo)))
         # threads go to shards; a single shard may use them all inside its batches
-        workers = min(numba.get_num_threads(), len(todo))
+        each = 1 if min(numba.get_num_threads(), len(todo)) > 1 else None
 
-        def work(worker: int, last: int) -> None:
-            for i in claims:
+        def work(first: int, last: int, thread: int) -> None:
+            for i in range(first, last):
                 j = todo[i]
-                made, visits[i], steps[i] = self._train_shard(j, touched[j], forget, 1 if workers > 1 else None)
-                found[j] = made
+                found[j], visits[i], steps[i] = self._train_shard(j, touched[j], forget, each)
 
-        spread(work, max(workers, 1), len(todo))
+        parallel_for(work, len(todo))
         facts = {"shards": len(todo), "sample_visits": sum(visits), "steps": sum(steps)}
         return found, facts
 

@@ -1,4 +1,4 @@
-"""What a benchmark case is."""
+"""A benchmark case: its cells, and how one is opened."""
 
 from __future__ import annotations
 

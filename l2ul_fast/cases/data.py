@@ -59,5 +59,5 @@ def many_rows(name: str, n: int) -> NDArray[np.float32]:
 
 
 def facts(name: str, n: int, **more: Any) -> dict[str, Any]:
-    """What a result must say about its rows."""
+    """Name, source and shape of the rows, for results."""
     return {"dataset": name, "source": source(), "n": n, "d": get_info(name).d, **more}

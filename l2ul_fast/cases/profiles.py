@@ -1,4 +1,4 @@
-"""How large the benchmark cases are, and which datasets and thread counts they run over."""
+"""Sizes of the benchmark cases, and the datasets and thread counts they run over."""
 
 from __future__ import annotations
 

@@ -25,4 +25,5 @@ def main() -> None:
     except ImportError as error:
         sys.exit(f"error: this command needs the package {error.name}: pip install 'l2ul-fast[all]'")
     except KeyboardInterrupt:
-        sys.exit("stopped; run the same command again to go on")
+        print("stopped", file=sys.stderr)
+        sys.exit(130)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from l2ul_fast.cli import bench, bench_paper, data, kme, reconstruct, report, unlearn
+from l2ul_fast.cli import bench, data, kme, reconstruct, report, unlearn
 
 app = typer.Typer(
     help="Take someone's rows out of a trained model in microseconds, and measure what that is worth.",
@@ -26,7 +26,7 @@ app.command()(reconstruct.reconstruct)
 app.add_typer(bench.app, name="bench")
 app.command()(report.report)
 app.command()(report.compare)
-app.command()(bench_paper.reproduce)
+app.command()(bench.reproduce)
 
 
 @app.command()

@@ -1,196 +1,187 @@
-"""`l2ul bench ...`: measure, write records, show the table."""
+"""`l2ul bench NAME...`, generated from the registry of experiments, and `l2ul reproduce`."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typer.core import TyperGroup
 
-from l2ul_fast.cli.bench_distributed import distributed
-from l2ul_fast.cli.bench_resnet import resnet
+from l2ul_fast.cli.options import parse_names, parse_settings, parse_words, progress_bar, stderr, stdout, thread_list
 from l2ul_fast.errors import UserError
 
-if TYPE_CHECKING:
-    from l2ul_fast.measure.records import Run
-
-app = typer.Typer(help="Measure: every candidate in turn in one run, medians with spread.", no_args_is_help=True)
-app.command()(distributed)
-app.command()(resnet)
-stderr = Console(stderr=True)
+ALL = "Every figure and table of the paper in one run, then the report."
 
 
-def numbers(text: str | None) -> list[int] | None:
-    """'1,2,4' -> [1, 2, 4]; None stays None."""
-    if text is None:
-        return None
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise UserError(f"expected positive numbers separated by commas, got {text!r}")
-    return found
+class Experiments(TyperGroup):
+    """The commands of the registry, read when they are asked for."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # its base is another in each version
+        return ["all", *_registry(ctx)]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        known = _registry(ctx)
+        if cmd_name != "all" and cmd_name not in known:
+            return None
+        one = typer.Typer()
+        help = ALL if cmd_name == "all" else known[cmd_name].help
+        one.command(cmd_name, help=help)(_command(cmd_name))
+        return typer.main.get_command(one)
 
 
-def progress_bar() -> Progress:
-    """A bar on stderr with the remaining time, drawn once a second: ten times would show in what is measured."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=stderr,
-        refresh_per_second=1,
-    )
+def _registry(ctx: typer.Context) -> dict[str, Any]:
+    from l2ul_fast.experiments import registry
+
+    return registry.load(tuple(ctx.params.get("experiment") or ()))
 
 
-@app.command()
-def kernels(
-    d: Annotated[str | None, typer.Option(help="Features, e.g. 3,28 (default: those of the seven datasets).")] = None,
-    psi: Annotated[str | None, typer.Option(help="Seeds per partition, e.g. 4,64 (default: 2,4,16,64,256).")] = None,
-    threads: Annotated[str | None, typer.Option(help="Thread counts (default: 1, 2, 4, ... all).")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 7,
-    out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
-        "results/kernels"
-    ),
-    fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
-    docs: Annotated[
-        Path | None, typer.Option(help="Also keep the records in docs/ of this folder and rewrite its pages.")
+app = typer.Typer(
+    cls=Experiments,
+    help="Measure: every candidate in turn in one run, medians with spread. Several experiments may be named.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def bench(
+    experiment: Annotated[
+        list[Path] | None, typer.Option(help="A Python file that registers experiments of your own.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
 ) -> None:
-    """Compare our kernels with every peer and with the machine's matrix product."""
-    from l2ul_fast.experiments.speed import kernels as experiment
+    """Measure: every candidate in turn in one run, medians with spread. Several experiments may be named."""
 
-    wanted = thread_list(threads)
-    run = start(out, fresh)
-    with progress_bar() as bar:
-        show = shower(bar)
-        experiment.run_grid(
-            run, numbers(d) or experiment.DIMENSIONS, numbers(psi) or experiment.SEEDS, wanted, repeats, progress=show
+
+def _command(name: str) -> Callable[..., None]:
+    """The command of one experiment; further experiments may follow its name."""
+
+    def command(
+        context: typer.Context,
+        more: Annotated[list[str] | None, typer.Argument(help="Further experiments for the same run.")] = None,
+        profile: Annotated[
+            Literal["tiny", "quick", "paper", "full"], typer.Option(help="quick: minutes; paper: the paper's sizes.")
+        ] = "quick",
+        datasets: Annotated[str | None, typer.Option(help="Datasets, comma-separated (default: all it uses).")] = None,
+        data: Annotated[
+            list[Path] | None,
+            typer.Option(help="A dataset of your own: h5, csv, parquet, npz, or a Python file with a class Dataset."),
+        ] = None,
+        methods: Annotated[str | None, typer.Option(help="Methods, comma-separated (default: all).")] = None,
+        method: Annotated[
+            list[Path] | None, typer.Option(help="A Python file with a class Method: your own, beside the others.")
+        ] = None,
+        select: Annotated[str | None, typer.Option(help="Only jobs whose name holds one of these words.")] = None,
+        set_: Annotated[
+            list[str] | None, typer.Option("--set", help="Replace a number of the profile: name=value.")
+        ] = None,
+        runs: Annotated[int | None, typer.Option(min=1, help="Repetitions of each request: --set runs=N.")] = None,
+        threads: Annotated[
+            str | None, typer.Option(help="Thread counts, e.g. 1,2,4: a process each (default: by experiment).")
+        ] = None,
+        jobs: Annotated[
+            int, typer.Option(min=1, help="Jobs at once, each on cores of its own; times then share memory and caches.")
+        ] = 1,
+        seed: Annotated[int, typer.Option(min=0, help="Seed of models and requests.")] = 1,
+        raw_dir: Annotated[
+            Path | None, typer.Option(envvar="L2UL_RAW_DIR", help="Original files; without them stand-ins are used.")
+        ] = None,
+        data_dir: Annotated[
+            Path, typer.Option(envvar="L2UL_DATA_DIR", help="Where HDF5 files are made and found again.")
+        ] = Path("data"),
+        out: Annotated[
+            Path | None, typer.Option(help="Folder of this run; an unfinished run in it is continued.")
+        ] = None,
+        overwrite: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
+        retry_failed: Annotated[bool, typer.Option(help="Measure cells again that failed before.")] = False,
+        dry_run: Annotated[
+            bool, typer.Option(help="List the jobs, their cells and expected time; measure nothing.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
+    ) -> None:
+        from l2ul_fast.experiments import registry, runner
+
+        own = tuple(context.parent.params.get("experiment") or ()) if context.parent else ()
+        known = registry.load(own)
+        named = tuple(dict.fromkeys([name, *(more or [])]))
+        for other in named:
+            if other != "all" and other not in known:
+                raise UserError(f"{other!r} is not one of the experiments all, {', '.join(known)}")
+        of_all = tuple(e.name for e in known.values() if e.in_all)
+        chosen = tuple(dict.fromkeys(e for w in named for e in (of_all if w == "all" else (w,))))
+        plugins = {"experiments": own, "methods": tuple(method or ()), "data": tuple(data or ())}
+        files = {kind: tuple(str(file.resolve()) for file in some) for kind, some in plugins.items() if some}
+        extra = runner.use_plugins(files)
+        numbers = parse_settings(set_) | ({} if runs is None else {"runs": runs})
+        settable = {number for e in chosen for some in known[e].profiles.values() for number in some}
+        for number in numbers:
+            if number not in settable:
+                raise UserError(f"--set {number}: the experiments have the numbers {', '.join(sorted(settable))}")
+        options = runner.Options(
+            experiments=chosen,
+            profile=profile,
+            datasets=parse_names(datasets, _dataset_names()) or extra,
+            methods=parse_names(methods, runner.known_methods([known[e] for e in chosen])),
+            select=parse_words(select),
+            numbers=numbers,
+            seed=seed,
+            data_dir=str(data_dir),
+            raw_dir=None if raw_dir is None else str(raw_dir),
+            plugins=files,
+            retry_failed=retry_failed,
         )
-    finish(run, as_json)
-    publish(run, docs)
+        folder = out or Path("results") / (profile if named == ("all",) else "-".join((*named, profile)))
+        _run(options, folder, thread_list(threads), jobs, overwrite, dry_run, as_json)
+
+    return command
 
 
-@app.command()
-def stream(
-    rows: Annotated[int, typer.Option(min=1000, help="Rows of the HIGGS stand-in.")] = 11_000_000,
-    threads: Annotated[str | None, typer.Option(help="Thread counts (default: 1, 2, 4, ... all).")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which all candidates take turns.")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
-        "results/stream"
-    ),
-    fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
-    docs: Annotated[
-        Path | None, typer.Option(help="Also keep the records in docs/ of this folder and rewrite its pages.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
+def _dataset_names() -> tuple[str, ...]:
+    from l2ul_fast.datasets.registry import dataset_names
+
+    return tuple(dataset_names())
+
+
+def _run(
+    options: Any, folder: Path, threads: list[int] | None, jobs: int, overwrite: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Stream a large file beside its limits, reading alone and the kernel alone; rows by number, text, writing."""
-    from l2ul_fast.experiments.speed import stream as experiment
+    """Measure what is missing, in this process or in others; then the tables and the page."""
+    from l2ul_fast.experiments import runner
 
-    wanted = thread_list(threads)
-    run = start(out, fresh)
-    with progress_bar() as bar:
-        experiment.run_all(run, rows, wanted, repeats, shower(bar))
-    finish(run, as_json)
-    publish(run, docs)
-
-
-@app.command()
-def unlearn(
-    profile: Annotated[Literal["quick", "full"], typer.Option(help="full is what the documentation quotes.")] = "quick",
-    only: Annotated[str | None, typer.Option(help="Parts, comma-separated: identity, rho-lr, latency, ...")] = None,
-    datasets: Annotated[str | None, typer.Option(help="Datasets, comma-separated (default: all seven).")] = None,
-    raw_dir: Annotated[
-        Path | None, typer.Option(envvar="L2UL_RAW_DIR", help="Original files; without them stand-ins are used.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of this run; an unfinished run in it is continued.")] = Path(
-        "results/unlearn"
-    ),
-    fresh: Annotated[bool, typer.Option(help="Discard what the folder holds and measure anew.")] = False,
-    docs: Annotated[
-        Path | None, typer.Option(help="Also keep the records in docs/ of this folder and rewrite its pages.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one record per line on stdout.")] = False,
-) -> None:
-    """What the unlearning core promises: identity, rho, error estimates, latency, two times, reconstruction."""
-    from l2ul_fast.experiments.quality import unlearn as experiment
-
-    parts = words(only, experiment.PARTS)
-    names = words(datasets, experiment.ALL)
-    run = start(out, fresh)
-    with progress_bar() as bar:
-        experiment.run_all(run, profile, raw_dir, parts, names, shower(bar))
-    finish(run, as_json)
-    publish(run, docs)
+    plan = runner.plan_of(options, threads, jobs, folder)
+    if dry_run:
+        stdout().print(_listing(plan, folder, overwrite))
+        return
+    if not any(part.tasks for part in plan):
+        raise UserError("there is nothing to measure: no job fits --select, --datasets and the experiments")
+    if overwrite and folder.exists():
+        shutil.rmtree(folder)
+    begin, run = time.time(), runner.open_run(options, folder)
+    missing = sum(len(task.todo(run, options.retry_failed)) for part in plan for task in part.tasks)
+    summary = runner.Summary(known=sum(len(task.job.cells) for part in plan for task in part.tasks))
+    if missing:
+        try:
+            with progress_bar() as progress:
+                summary = runner.measure_all(plan, run, jobs, progress)
+        except KeyboardInterrupt:
+            words = shlex.join(["l2ul", *(word for word in sys.argv[1:] if word != "--overwrite")])
+            stderr.print(f"stopped: {len(run.refresh()):,} records are kept in {run.path}; to go on: {words}")
+            raise typer.Exit(130) from None
+    _show(run, as_json, bool(missing))
+    text = f"measured {summary.new:,} cells in {time.time() - begin:.0f} s" if missing else "nothing was missing"
+    stderr.print(f"{text}; {summary.known:,} were there before; records: {run.path}")
+    if summary.failed:
+        stderr.print(f"{summary.failed:,} cells failed: their records say why; --retry-failed measures them again")
 
 
-def publish(run: Run, root: Path | None) -> None:
-    """Keep the records and the plot below root/docs and rewrite the page that shows them."""
-    from l2ul_fast.report.publish import publish as rewrite
-
-    if root is not None:
-        stderr.print(f"rewrote {', '.join(str(page) for page in rewrite(run.folder, root))}")
-
-
-def words(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """A comma-separated option, each word one of `known`; all of them when it is not given."""
-    if text is None:
-        return known
-    found = tuple(word.strip() for word in text.split(","))
-    for word in found:
-        if word not in known:
-            raise UserError(f"{word!r} is not one of {', '.join(known)}")
-    return found
-
-
-def thread_list(text: str | None) -> list[int] | None:
-    """Thread counts of an option, none above what this process may use."""
-    from l2ul_kernels.threads import thread_limit
-
-    wanted = numbers(text)
-    for k in wanted or []:
-        if k > thread_limit():
-            raise UserError(f"cannot use {k} threads: this process may run on {thread_limit()} core(s)")
-    return wanted
-
-
-def start(out: Path, fresh: bool) -> Run:
-    """Open the run's folder and note the environment in it."""
-    from l2ul_fast.measure.environment import describe
-    from l2ul_fast.measure.records import Run
-
-    if fresh and out.exists():
-        shutil.rmtree(out)
-    facts = describe()
-    run = Run(out, facts)
-    if not run.has(experiment="environment"):
-        short = {key: facts[key] for key in ("cpu", "cores", "vector_bytes", "git")}
-        run.append({"experiment": "environment", "method": "", **short, **facts["versions"]})
-    return run
-
-
-def shower(bar: Progress) -> Callable[[str, int, int], None]:
-    """progress(what, done, total) that moves the bar."""
-    task = bar.add_task("starting", total=None)
-
-    def show(what: str, done: int, total: int) -> None:
-        bar.update(task, description=what, completed=done, total=total)
-
-    return show
-
-
-def finish(run: Run, as_json: bool) -> None:
-    """Records as JSON lines, or the tables, on stdout; where the page and the records are, on stderr."""
+def _show(run: Any, as_json: bool, new: bool) -> None:
+    """Records as JSON lines or tables on stdout; the page, drawn anew where there is something new."""
+    from l2ul_fast.experiments import registry
     from l2ul_fast.report.page import write_report
     from l2ul_fast.report.terminal import closing, console
 
@@ -198,8 +189,46 @@ def finish(run: Run, as_json: bool) -> None:
         for record in run.records:
             print(json.dumps(record))
     else:
-        out = console()
-        out.print(closing(run.records, columns=out.width))
-    with stderr.status("drawing the report"):
-        page, _ = write_report(run.folder)
-    stderr.print(f"records: {run.path}\nreport: {page}", soft_wrap=True)
+        console().print(closing(run.records, registry.exhibits(), registry.styles_of(run)))
+    page = run.folder / "report" / "index.html"
+    if new or not page.exists():
+        with stderr.status("drawing the report"):
+            page, _ = write_report(run.folder, None, registry.exhibits(), registry.styles_of(run))
+    stderr.print(f"report: {page}")
+
+
+def _listing(plan: list[Any], folder: Path, overwrite: bool) -> Any:
+    """A table of the jobs, with their cells that are missing and what they are expected to take."""
+    from rich.table import Table
+
+    from l2ul_fast.measure.records import Run
+
+    run = Run(folder) if folder.exists() and not overwrite else None
+    table = Table("experiment", "job", "threads", "cells", "missing", "expected", title=f"{folder}")
+    cells = missing = seconds = 0.0
+    for part in plan:
+        for task in part.tasks:
+            todo = len(task.todo(run)) if run else len(task.job.cells)
+            share = task.job.seconds * todo / max(len(task.job.cells), 1)
+            row = task.experiment.name, task.job.name, part.threads, len(task.job.cells), todo, f"{share:,.0f} s"
+            table.add_row(*map(str, row))
+            cells, missing, seconds = cells + len(task.job.cells), missing + todo, seconds + share
+    table.add_section()
+    table.add_row("all", "", "", f"{cells:.0f}", f"{missing:.0f}", f"{seconds:,.0f} s")
+    table.caption = "Expected times are those of the profile quick on two cores."
+    return table
+
+
+def reproduce(
+    run: Annotated[str, typer.Argument(help="Folder of a run (or its name under results/).")],
+    cell: Annotated[str, typer.Argument(help="Number of a record (its line), or values such as lr/magic/newton/r=1.")],
+    out: Annotated[Path | None, typer.Option(help="Also keep the new records in this folder.")] = None,
+) -> None:
+    """Measure one cell of a run again, with the same seed, and show both results."""
+    from l2ul_fast.experiments.reproduce import reproduce_cell
+    from l2ul_fast.report.runs import find_run
+    from l2ul_fast.report.terminal import both, console, render
+
+    with stderr.status("measuring"):
+        before, after = reproduce_cell(find_run(run), cell, out)
+    console().print(render([both(before, after)]))

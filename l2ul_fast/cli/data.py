@@ -66,6 +66,15 @@ def _expand(names: list[str]) -> list[str]:
     return list(REGISTRY) if names == ["all"] else [get_info(name).name for name in names]
 
 
+def _known(data_dir: Path) -> list[str]:
+    """Names of the paper's datasets, and of those of which the folder has a file of the user's own."""
+    from l2ul_fast.datasets.file.layout import SUFFIXES
+    from l2ul_fast.datasets.registry import REGISTRY
+
+    own = sorted(path.name.removesuffix(SUFFIXES["own"]) for path in data_dir.glob("*" + SUFFIXES["own"]))
+    return list(dict.fromkeys([*REGISTRY, *own]))
+
+
 def _describe(path: Path) -> dict[str, Any]:
     """What a dataset file is; a file that cannot be used has `error` instead."""
     from l2ul_fast.datasets.file.hdf5 import open_dataset
@@ -90,28 +99,31 @@ def _size(count: int) -> str:
 
 @app.command("list")
 def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """What is here: originals, and files labelled real, subset or stand-in."""
+    """What is here: originals, and files labelled real, subset, stand-in or own."""
     from l2ul_fast.datasets.file.layout import SUFFIXES, dataset_path, default_data_dir
     from l2ul_fast.datasets.registry import REGISTRY
     from l2ul_fast.datasets.text.rawfiles import find_raw
 
     with user_errors():
+        folder = data_dir or default_data_dir()
         table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
-        for info in REGISTRY.values():
-            paths = [dataset_path(data_dir or default_data_dir(), info.name, label) for label in SUFFIXES]
-            files = [_describe(path) for path in paths if path.is_file()]
-            try:
-                raw = find_raw(info.name, raw_dir)
-                original: str | None = str(raw.path if len(raw.paths) == 1 else raw.path.parent)
-                part = " (subset)" if raw.is_subset else ""
-            except DataError:
-                original, part = None, ""
+        for name in _known(folder):
+            files = [_describe(path) for label in SUFFIXES if (path := dataset_path(folder, name, label)).is_file()]
+            facts: dict[str, Any] = {"name": name} | {
+                key: files[0].get(key, "?") if files else "?" for key in ("n", "d")
+            }
+            original, part = None, ""
+            if (info := REGISTRY.get(name)) is not None:
+                facts |= {"original_name": info.original_name, "n": info.n, "d": info.d, "licence": info.licence}
+                facts |= {"source_page": info.source_page, "class_rule": info.class_rule}
+                with contextlib.suppress(DataError):
+                    raw = find_raw(name, raw_dir)
+                    original = str(raw.path if len(raw.paths) == 1 else raw.path.parent)
+                    part = " (subset)" if raw.is_subset else ""
             if as_json:
-                facts = {"name": info.name, "original_name": info.original_name, "n": info.n, "d": info.d}
-                facts |= {"licence": info.licence, "source_page": info.source_page, "class_rule": info.class_rule}
                 typer.echo(json.dumps(facts | {"original": original, "original_is_subset": bool(part), "files": files}))
                 continue
-            first = (info.name, f"{info.n} x {info.d}", Path(original).name + part if original else "-")
+            first = (name, f"{facts['n']} x {facts['d']}", Path(original).name + part if original else "-")
             for k, file in enumerate(files or [{}]):
                 label, rows = file.get("label", "damaged" if file else "-"), str(file.get("n", "-"))
                 cells = (Path(file["path"]).name, label, rows, _size(file["bytes"])) if file else ("-", "-", "-", "-")
@@ -135,7 +147,10 @@ def fetch(names: Names, raw_dir: RawDir = None, as_json: Json = False) -> None:
 
 @app.command()
 def convert(
-    names: Names,
+    names: Annotated[
+        list[str],
+        typer.Argument(help="dataset names, or `all`, or data files (csv, parquet, npz, h5, py)", show_default=False),
+    ],
     raw_dir: RawDir = None,
     data_dir: DataDir = None,
     codec: Annotated[str, typer.Option(help="none, bitshuffle-lz4 or zstd")] = "none",
@@ -144,14 +159,17 @@ def convert(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Turn original files into HDF5."""
+    """Turn original files, or data files of your own, into HDF5."""
+    from l2ul_fast.datasets.plugin import is_data_file, load_dataset_file
+    from l2ul_fast.datasets.registry import get_info
     from l2ul_fast.datasets.text.convert import convert as convert_file
 
     with user_errors():
-        for name in _expand(names):
+        for name in [word for given in names for word in ([given] if is_data_file(given) else _expand([given]))]:
             begin = time.perf_counter()
             with progress_bar(f"convert {name}") as progress:
-                path = convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
+                info = load_dataset_file(name, data_dir, codec, progress) if is_data_file(name) else get_info(name)
+                path = info.path or convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
             _report(path, time.perf_counter() - begin, as_json)
 
 
@@ -209,12 +227,11 @@ def _targets(targets: list[str] | None, data_dir: Path) -> list[Path]:
     from l2ul_fast.datasets.registry import REGISTRY
 
     paths = []
-    for target in targets or REGISTRY:
-        if target not in REGISTRY:
-            paths.append(Path(target))
-            continue
+    for target in targets or _known(data_dir):
         here = [path for label in SUFFIXES if (path := dataset_path(data_dir, target, label)).is_file()]
-        if targets and not here:
+        if not here and target not in REGISTRY:
+            here = [Path(target)]
+        elif targets and not here:
             raise DataError(f"there is no file of {target} in {data_dir}: make it with `l2ul data convert {target}`")
         paths += here
     if not paths:

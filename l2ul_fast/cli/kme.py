@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,120 +45,82 @@ def kme(
     with user_errors(), contextlib.ExitStack() as stack:
         try:
             if scheduler is None and workers is None:
-                facts, counts = _alone(stack, files, t, psi, seed, by_class, part, raw, cells, threads, manifest)
+                facts, sample, count = _here(stack, files, threads, manifest)
             else:
                 if cells is not None or threads is not None:
                     raise UserError("--cells and --threads are for one process: leave out --scheduler and --workers")
-                facts, counts = _spread(stack, files, t, psi, seed, by_class, part, raw, scheduler, workers, manifest)
+                facts, sample, count = _by_workers(stack, files, scheduler, workers, manifest)
+            partitions = sample(t, psi, seed, standardise=not raw)
+            begin = time.perf_counter()
+            with progress_bar("kme") as progress:
+                counts = count(partitions, by_class, part, progress)
+            seconds = time.perf_counter() - begin
+            if cells is not None:
+                _store_cells(facts["files"], partitions, cells)
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(str(error)) from error
         rows = int(counts.reshape(-1, t, psi)[:, 0].sum())
-        facts = {
-            **facts,
-            "n": rows,
-            "t": t,
-            "psi": psi,
-            "seed": seed,
-            "part": part,
-            "standardised": not raw,
-            "classes": facts["classes"] if by_class else None,
-            "rows_per_second": facts["rows"] / facts["seconds"],
-            "cells": None if cells is None else str(cells),
-        }
+        rate = facts["rows"] / seconds
         if as_json:
-            print(json.dumps(facts | {"counts": counts.tolist()}))
+            facts |= {"seconds": seconds, "rows_per_second": rate, "n": rows, "t": t, "psi": psi, "seed": seed}
+            facts |= {"part": part, "standardised": not raw, "cells": None if cells is None else str(cells)}
+            print(json.dumps(facts | {"classes": facts["classes"] if by_class else None, "counts": counts.tolist()}))
             return
         typer.echo(f"{rows} rows ({facts['label']}) x {facts['d']} columns, {t} partitions of {psi} cells")
-        seconds = facts["seconds"]
-        typer.echo(f"{seconds:.2f} s, {facts['rows_per_second']:,.0f} rows/s (first use includes loading the kernels)")
+        typer.echo(f"{seconds:.2f} s, {rate:,.0f} rows/s (first use includes loading the kernels)")
         fullest = counts.reshape(-1, t * psi).sum(axis=0).max() / max(rows, 1)
         typer.echo(f"fullest cell: {fullest:.1%} of the rows; --json prints all {counts.size} counts")
         if cells is not None:
             typer.echo(f"cells: {cells} ({cells.stat().st_size / max(facts['rows'], 1):.1f} bytes per row)")
 
 
-def _alone(
-    stack: contextlib.ExitStack,
-    files: list[str],
-    t: int,
-    psi: int,
-    seed: int,
-    by_class: bool,
-    part: Any,
-    raw: bool,
-    cells: Path | None,
-    threads: int | None,
-    manifest: Path | None,
-) -> tuple[dict[str, Any], Any]:
-    """(facts, counts) by this process."""
-    from l2ul_fast.datasets.stream.cellstore import stream_cells
+Backend = tuple[dict[str, Any], Callable[..., Any], Callable[..., Any]]  # facts, drawing of seeds, counting
+
+
+def _here(stack: contextlib.ExitStack, files: list[str], threads: int | None, manifest: Path | None) -> Backend:
+    """By this process."""
     from l2ul_fast.datasets.stream.manifest import Manifest, describe, is_url
     from l2ul_fast.datasets.stream.stream import Shards, sample_partitions, stream_counts
     from l2ul_kernels import threads as budget
 
-    for name in files:
-        if is_url(name):
-            raise UserError(
-                f"{name} is a URL, which only workers read: add --workers {1 if threads is None else threads}"
-            )
-    files = [shard.path for shard in _listed(files)] or files
+    for name in filter(is_url, files):
+        raise UserError(f"{name} is a URL, which only workers read: add --workers {1 if threads is None else threads}")
     stack.enter_context(contextlib.nullcontext() if threads is None else budget(threads))
-    shards = stack.enter_context(Shards(files))
+    shards = stack.enter_context(Shards([shard.path for shard in _listed(files)] or files))
     if manifest is not None:
         Manifest(describe(str(path.absolute())) for path in shards.paths).save(manifest)
-    partitions = sample_partitions(shards, t, psi, seed, standardise=not raw)
-    begin = time.perf_counter()
-    with progress_bar("kme") as progress:
-        counts = stream_counts(shards, partitions, by_class, part, progress)
-    seconds = time.perf_counter() - begin
-    if cells is not None:
-        with progress_bar("cells") as progress:
-            stream_cells(shards, partitions, cells, progress)
-    names = [str(p) for p in shards.paths]
-    return {
-        "files": names,
-        "label": shards.label,
-        "d": shards.d,
-        "classes": shards.classes,
-        "rows": shards.n,
-        "seconds": seconds,
-        "workers": None,
-    }, counts
+    facts = _facts(shards, list(map(str, shards.paths)), None)
+    return facts, partial(sample_partitions, shards), partial(stream_counts, shards)
 
 
-def _spread(
-    stack: contextlib.ExitStack,
-    files: list[str],
-    t: int,
-    psi: int,
-    seed: int,
-    by_class: bool,
-    part: str,
-    raw: bool,
-    scheduler: str | None,
-    workers: int | None,
-    manifest: Path | None,
-) -> tuple[dict[str, Any], Any]:
-    """(facts, counts) by Dask workers."""
+def _by_workers(
+    stack: contextlib.ExitStack, files: list[str], scheduler: str | None, workers: int | None, manifest: Path | None
+) -> Backend:
+    """By Dask workers."""
     from l2ul_fast import distributed
 
     client = stack.enter_context(distributed.connect(scheduler, workers))
     shards = distributed.describe_shards(client, files, _listed(files))
     if manifest is not None:
         shards.save(manifest)
-    partitions = distributed.sample_partitions(client, shards, t, psi, seed, standardise=not raw)
-    begin = time.perf_counter()
-    with progress_bar("kme") as progress:
-        counts = distributed.stream_counts(client, shards, partitions, by_class, part, progress)
-    return {
-        "files": [shard.path for shard in shards.shards],
-        "label": shards.label,
-        "d": shards.d,
-        "classes": shards.classes,
-        "rows": shards.n,
-        "seconds": time.perf_counter() - begin,
-        "workers": distributed.worker_count(client),
-    }, counts
+    facts = _facts(shards, [shard.path for shard in shards.shards], distributed.worker_count(client))
+    return (
+        facts,
+        partial(distributed.sample_partitions, client, shards),
+        partial(distributed.stream_counts, client, shards),
+    )
+
+
+def _facts(shards: Any, files: list[str], workers: int | None) -> dict[str, Any]:
+    facts = {"files": files, "label": shards.label, "d": shards.d, "classes": shards.classes, "rows": shards.n}
+    return facts | {"workers": workers}
+
+
+def _store_cells(files: list[str], partitions: Any, cells: Path) -> None:
+    from l2ul_fast.datasets.stream.cellstore import stream_cells
+
+    with progress_bar("cells") as progress:
+        stream_cells(files, partitions, cells, progress)
 
 
 def _listed(files: list[str]) -> list[Any]:

@@ -25,18 +25,20 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page of a run, with its plots as PNG and SVG beside it; prints the page's path."""
+    from l2ul_fast.experiments import registry
+
     if publish_to is not None:
         from l2ul_fast.report.publish import publish
 
         with stderr.status("drawing"):
-            pages = publish(run, publish_to)
+            pages = publish(run, publish_to, registry.exhibits(), registry.styles_of())
         for page in pages:
             print(page)
         return
     from l2ul_fast.report.page import write_report
 
     with stderr.status("drawing"):
-        page, missing = write_report(run, out)
+        page, missing = write_report(run, out, registry.exhibits(), registry.styles_of())
     for text in missing:
         stderr.print(f"missing: {text}", markup=False)
     print(page)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import json
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
-from l2ul_fast.cli.bench import progress_bar, shower
 from l2ul_fast.cli.data import progress_bar as late_bar
 from l2ul_fast.cli.data import user_errors
+from l2ul_fast.cli.options import progress_bar
 from l2ul_fast.errors import UserError
+from l2ul_fast.unlearner.options import NUMBERS, OLD_HEADS, Options
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner import L2UL
@@ -68,48 +71,55 @@ def _warn(texts: list[str]) -> None:
         typer.echo(f"warning: {text}", err=True)
 
 
+def _offered() -> list[inspect.Parameter]:
+    """The options of an unlearner that `l2ul fit` offers, as typer reads them."""
+    hints, found = get_type_hints(Options), []
+    for option in fields(Options):
+        facts = option.metadata
+        if facts["help"] is None:
+            continue
+        kind, names = hints[option.name], []
+        if "metavar" in facts:
+            kind = str
+        elif "choices" in facts:
+            kind = Literal[*(word for word in facts["choices"] if word not in NUMBERS)]  # a file holds classes
+        elif kind is bool:
+            names = [f"--{option.name}"]  # no --no-...
+        told = typer.Option(*names, **{name: facts[k] for k, name in _TOLD.items() if k in facts})
+        name = _RENAMED.get(option.name, option.name)
+        found.append(inspect.Parameter(name, _KEYWORD, default=option.default, annotation=Annotated[kind, told]))
+    prior = Annotated[Literal["newton", "none"] | None, typer.Option(hidden=True)]
+    return [*found, inspect.Parameter("prior", _KEYWORD, default=None, annotation=prior)]
+
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_RENAMED = {"random_state": "seed"}
+_TOLD = {"help": "help", "metavar": "metavar", "low": "min", "high": "max"}
+
+
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with `_offered` in place of its **options."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(command).parameters.values()]
+    own = [p for p in own if p.kind is not p.VAR_KEYWORD]
+    at = 1 + [p.name for p in own].index("out")
+    parameters = [*own[:at], *_offered(), *own[at:]]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+@_with_options
 def fit(
     file: Annotated[str, typer.Argument(help="HDF5 dataset file (see `l2ul data`).")],
+    *,
     out: Annotated[Path, typer.Option(help="Directory to write; an unlearner in it is replaced.")],
-    model: Annotated[Literal["lr", "mlp"], typer.Option(help="Logistic regression, or an MLP of one layer.")] = "lr",
-    head: Annotated[
-        str,
-        typer.Option(
-            metavar="<name>",
-            help="expansion (derivatives of the loss), learned (a map taught by training pairs), kme (the paper's "
-            "embeddings, by class) or paper (its network).",
-        ),
-    ] = "expansion",
-    order: Annotated[int, typer.Option(min=2, max=3, help="Of the expansion; 2 is Newton's step.")] = 3,
-    anchor: Annotated[
-        str,
-        typer.Option(
-            metavar="<grid|optimum|path>",
-            help="Where to expand: the optimum on a coarse grid, the optimum, or parameters read from a text file.",
-        ),
-    ] = "grid",
-    penalty: Annotated[
-        Literal["mean", "sum"], typer.Option(help="sum: the penalty does not shrink when rows leave.")
-    ] = "mean",
-    prior: Annotated[Literal["newton", "none"] | None, typer.Option(hidden=True)] = None,
-    lam: Annotated[float, typer.Option(help="Penalty, in units of the mean loss.")] = 1e-3,
-    psi: Annotated[
-        int | None, typer.Option(min=2, max=4096, help="Seeds per partition (default: 64 for kme, else 4).")
-    ] = None,
-    t: Annotated[int, typer.Option(min=1, help="Partitions.")] = 100,
-    m: Annotated[int, typer.Option(min=1, help="Training pairs.")] = 1000,
-    s: Annotated[int | None, typer.Option(min=20, help="Rows per pair; default by the size of the data.")] = None,
-    hidden: Annotated[int, typer.Option(min=1, help="Hidden units of the MLP.")] = 10,
-    anchor_rows: Annotated[
-        int | None, typer.Option(min=0, help="Anchor rows of the MLP (default: a fifth); 0: plain training.")
-    ] = None,
-    robust: Annotated[bool, typer.Option("--robust", help="Train for large and structured requests too.")] = False,
     part: Annotated[Literal["train", "all"], typer.Option(help="Rows to train on.")] = "train",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     threads: Threads = None,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler whose workers share the work.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Or: processes to start for that on this machine.")] = None,
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Train a model on a dataset file, and make what it takes to unlearn from it."""
     from l2ul_fast.unlearner import L2UL
@@ -117,25 +127,10 @@ def fit(
 
     with user_errors(), _budget(threads), _noted() as caught:
         refuse_foreign(out)
-        unlearner = L2UL(
-            model,
-            head=head,
-            order=order,
-            anchor=read_anchor(anchor),
-            penalty=penalty,
-            prior=prior,
-            lam=lam,
-            psi=psi,
-            t=t,
-            m=m,
-            s=s,
-            hidden=hidden,
-            robust=robust,
-            anchor_rows=anchor_rows,
-            random_state=seed,
-        )
-        with _client(scheduler, workers) as client, progress_bar() as bar:
-            unlearner.fit(file, part=part, progress=shower(bar), client=client)
+        options["anchor"] = read_anchor(options["anchor"])
+        unlearner = L2UL(random_state=options.pop("seed"), **options)
+        with _client(scheduler, workers) as client, progress_bar() as progress:
+            unlearner.fit(file, part=part, progress=progress, client=client)
         unlearner.save(out)
         floor = unlearner.noise_floor()
     found = [str(w.message) for w in caught]
@@ -145,31 +140,18 @@ def fit(
         print(json.dumps(facts | {"warnings": found}))
         return
     seconds, kind = unlearner.report_["fit_seconds"], unlearner.params["head"]
-    typer.echo(
-        f"{model} on {unlearner.n} rows ({unlearner.label}) x {unlearner.d}, head {kind}, fitted in {seconds:.1f} s"
-    )
+    rows = f"{unlearner.n} rows ({unlearner.label}) x {unlearner.d}"
+    typer.echo(f"{unlearner.params['model']} on {rows}, head {kind}, fitted in {seconds:.1f} s")
     if floor > 0:
         typer.echo(f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)")
     typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
 
 
 def _facts(unlearner: L2UL) -> dict[str, Any]:
-    p = unlearner.params
-    return {
-        "model": p["model"],
-        "head": p["head"],
-        "order": p["order"],
-        "anchor": p["anchor"],
-        "penalty": p["penalty"],
-        "label": unlearner.label,
-        "n": unlearner.n,
-        "d": unlearner.d,
-        "classes": unlearner.classes_,
-        "parameters": int(unlearner.theta.size),
-        "psi": p["psi"],
-        "t": p["t"],
-        "lam": p["lam"],
-    }
+    told = ("model", "head", "order", "anchor", "penalty", "psi", "t", "lam")
+    found = {name: getattr(unlearner, name) for name in ("label", "n", "d")}
+    found |= {"classes": unlearner.classes_, "parameters": int(unlearner.theta.size)}
+    return {name: unlearner.params[name] for name in told} | found
 
 
 def read_anchor(text: str) -> str | list[float]:
@@ -249,11 +231,10 @@ def unlearn(
             new = "has no effect any more: what is due is always done" if refresh else "is now --defer"
             warnings.warn(f"--{'' if refresh else 'no-'}refresh {new}", DeprecationWarning, stacklevel=1)
             defer = defer or not refresh
-        wanted = _wanted(rows, rows_file, finish, rtol, defer, request_id)
+        asked = Asked(_wanted(rows, rows_file, finish, rtol, defer, request_id), rtol, defer, request_id, check)
         read_header(directory)  # before the lock: a directory of something else stays as it is
         with locked(directory):
-            unlearner = L2UL.load(directory, data)
-            facts = _do(unlearner, directory, wanted, rtol, defer, request_id, check)
+            facts = _do(L2UL.load(directory, data), directory, asked)
     facts["warnings"] = _still_true(caught, facts)
     _warn(facts["warnings"])
     if as_json:
@@ -279,10 +260,19 @@ def _wanted(
     return []
 
 
-def _do(
-    u: L2UL, directory: Path, wanted: list[int], rtol: float | None, defer: bool, request_id: str | None, check: bool
-) -> dict[str, Any]:
+class Asked(NamedTuple):
+    """What `l2ul unlearn` was told to do; no rows for --finish."""
+
+    rows: list[int]
+    rtol: float | None
+    defer: bool
+    request_id: str | None
+    check: bool
+
+
+def _do(u: L2UL, directory: Path, asked: Asked) -> dict[str, Any]:
     """Answer, finish and save; the facts of `--json`."""
+    wanted, rtol, defer, request_id, check = asked
     if check and u.retained() is None:
         raise UserError("this unlearner keeps no rows (store_rows=False): --check has none to look at")
     repeated = request_id is not None and _was_done(u, wanted, request_id)
@@ -351,17 +341,11 @@ def _warm(u: L2UL) -> None:
     """Load the compiled request path, so that the latency printed is that of a running service."""
     import numpy as np
 
-    from l2ul_fast.unlearner.heads.base import Rows
-    from l2ul_fast.unlearner.heads.expansion import Expansion
-    from l2ul_fast.unlearner.store import ArrayStore, NoStore
+    from l2ul_fast.unlearner.requests import Request, rows_of
 
-    if not isinstance(u.head, Expansion) or isinstance(u.store, NoStore):
-        return
-    if isinstance(u.store, ArrayStore):
-        u.head.warm(u.store.X, u.store.y, u.store.weights, u.status)
-    none = np.empty(0, np.int64)
-    X, y = u.store.fetch(none)
-    copy.deepcopy(u.head).forget(Rows(X, y, u.store.weights_of(none), none))
+    if u.head.exact_sums and u.store.keeps_rows:
+        u.head.warm(u.store, u.status)
+        copy.deepcopy(u.head).forget(rows_of(u, Request(np.empty(0, np.int64))))
 
 
 def _still_true(caught: list[warnings.WarningMessage], facts: dict[str, Any]) -> list[str]:
@@ -422,7 +406,6 @@ def show(directory: Dir, data: Annotated[Path | None, typer.Option(hidden=True)]
 def _state(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What `show` prints, and the ledger; all of it checked, and of one moment."""
     from l2ul_fast.unlearner.artifact.directory import check_artifact, read_view
-    from l2ul_fast.unlearner.l2ul import OLD_HEADS
 
     while True:
         view = read_view(directory)

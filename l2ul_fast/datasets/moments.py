@@ -1,12 +1,14 @@
 """Column mean and scale of rows that arrive in blocks: one pass, float64, no cancellation."""
 
-import numba
 import numpy as np
+from numpy.typing import ArrayLike
+
+from l2ul_kernels.codegen.jit import kernel
 
 _BLOCK = 256  # rows whose mean and squares are taken together: 256 x 28 float32 stay in the L1 cache
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _update(X, n, mean, m2, block_mean, block_m2):  # type: ignore[no-untyped-def]
     """Fold the rows of X (k, d) into mean and m2 (d,), which hold n rows so far; returns the new n."""
     d = X.shape[1]
@@ -35,7 +37,7 @@ def _update(X, n, mean, m2, block_mean, block_m2):  # type: ignore[no-untyped-de
     return n
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _first_bad_row(bits):  # type: ignore[no-untyped-def]
     """First row of bits (k, d) uint32, the patterns of float32, whose exponent is all ones (NaN, infinity), or -1."""
     mask = np.uint32(0x7FFFFFFF)
@@ -78,6 +80,13 @@ class Moments:
 def scale_of(variance: np.ndarray) -> np.ndarray:
     """Standard deviation of each column, 1 where it is 0."""
     return np.where(variance > 0, np.sqrt(variance), 1.0)
+
+
+def pooled(sizes: ArrayLike, means: ArrayLike, variances: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, variance) (d,) of all rows of sets with these numbers of rows (k,), means and variances (k, d)."""
+    share, means = (np.asarray(sizes) / np.sum(sizes))[:, None], np.asarray(means)
+    mean = np.sum(share * means, axis=0)
+    return mean, np.sum(share * (np.asarray(variances) + (means - mean) ** 2), axis=0)
 
 
 def round24(x: np.ndarray) -> np.ndarray:

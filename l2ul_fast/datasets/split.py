@@ -6,36 +6,25 @@ on chunk borders or on the order of reading; a larger file with the same seed ke
 
 import numpy as np
 
+from l2ul_kernels.splitmix import GOLDEN, mix_all
+
 TRAIN_FRACTION = 0.8
 SPLIT_RULE = "splitmix64-v1"
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
 _THRESHOLD = np.uint64(int(TRAIN_FRACTION * 2**64))
 _BLOCK = 1 << 16  # rows hashed at a time: the temporaries stay in cache
-
-
-def _mix(z: np.ndarray) -> np.ndarray:
-    """splitmix64's output function, in place; z (k,) uint64. Products wrap modulo 2**64, as intended."""
-    z ^= z >> np.uint64(30)
-    z *= _MIX1
-    z ^= z >> np.uint64(27)
-    z *= _MIX2
-    z ^= z >> np.uint64(31)
-    return z
 
 
 def train_mask(start: int, stop: int, seed: int = 0) -> np.ndarray:
     """Which of the rows start..stop-1 are training rows, (stop-start,) bool."""
     out = np.empty(max(0, stop - start), dtype=bool)
-    key = _mix(np.array([seed % 2**64], dtype=np.uint64) + _GOLDEN)
+    key = mix_all(np.array([seed % 2**64], dtype=np.uint64) + GOLDEN)
     for low in range(start, stop, _BLOCK):
         high = min(low + _BLOCK, stop)
         z = np.arange(low + 1, high + 1, dtype=np.uint64)
-        z *= _GOLDEN
+        z *= GOLDEN
         z += key
-        out[low - start : high - start] = _mix(z) < _THRESHOLD
+        out[low - start : high - start] = mix_all(z) < _THRESHOLD
     return out
 
 

@@ -1,4 +1,4 @@
-"""Past one machine, on Dask: kernel mean embeddings of many shards, training pairs, and any list of jobs.
+"""Past one machine, on Dask: kernel mean embeddings of many shards, fits, training pairs, and any list of jobs.
 
 Everything here takes a `dask.distributed.Client`; `connect` gives one for a scheduler's address or for a cluster on
 this machine. Results do not depend on the number of workers, nor on which of them die on the way. Needs the extra
@@ -8,24 +8,22 @@ this machine. Results do not depend on the number of workers, nor on which of th
 from importlib import import_module
 from typing import Any
 
-# Imported when first used: a new worker process loads `worker` before the variables that numba reads are set.
+# Imported when first used: a worker that counts shards needs no unlearner.
 _LAZY = {
-    **dict.fromkeys(("connect", "map_jobs", "once_per_host", "token", "worker_count"), "cluster"),
+    **dict.fromkeys(("connect", "map_jobs", "worker_count"), "cluster"),
     **dict.fromkeys(("describe_shards", "sample_partitions", "spans", "stream_counts", "take_rows"), "sums"),
-    **dict.fromkeys(("full_fits", "make_pairs"), "executor"),
+    **dict.fromkeys(("DaskWorkers", "make_pairs"), "executor"),
 }
 __all__ = [
+    "DaskWorkers",
     "connect",
     "describe_shards",
-    "full_fits",
     "make_pairs",
     "map_jobs",
-    "once_per_host",
     "sample_partitions",
     "spans",
     "stream_counts",
     "take_rows",
-    "token",
     "worker_count",
 ]
 

@@ -1,4 +1,4 @@
-"""A client with workers that behave: one numba thread each, kernels compiled once per host, errors as one sentence."""
+"""A client with workers that behave (one thread each, this program's versions), and lists of tasks for them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import sys
 import threading
 import uuid
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-import numba
+import numpy as np
 
 from l2ul_fast.errors import UserError
 from l2ul_kernels import available_cores, warmup
+from l2ul_kernels.codegen.jit import ensure_compiled
 
 #: Read by a library when it is loaded, so they must be there before a worker's process starts.
 ONE_THREAD: dict[str, str | None] = dict.fromkeys(
@@ -25,6 +25,9 @@ ONE_THREAD: dict[str, str | None] = dict.fromkeys(
 )
 #: Seconds to wait for the first worker of a scheduler.
 WAIT = 60
+
+
+# Clusters ------------------------------------------------------------------------------------------------------------
 
 
 def dask_distributed() -> Any:
@@ -75,15 +78,14 @@ def connect(scheduler: str | None = None, workers: int | None = None) -> Iterato
     if (scheduler is None) == (workers is None):
         raise UserError("name either the address of a scheduler or a number of local workers")
     with contextlib.ExitStack() as stack:
-        if scheduler is None:
-            if workers is None or workers < 1:
+        target: Any = scheduler
+        if workers is not None:
+            if workers < 1:
                 raise UserError(f"the number of workers must be at least 1, got {workers}")
             if workers > available_cores():
                 note = f"note: {workers} workers share {available_cores()} core(s): they take turns"
                 print(note, file=sys.stderr)
             target = stack.enter_context(_local_cluster(distributed, workers))
-        else:
-            target = scheduler
         # results of local workers need not go through the scheduler; others may be out of this process's reach
         direct = {"direct_to_workers": True} if scheduler is None else {}
         try:
@@ -101,13 +103,8 @@ def connect(scheduler: str | None = None, workers: int | None = None) -> Iterato
 def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
     import dask
 
-    from l2ul_fast.distributed.worker import LocalWorker  # here: it needs Dask
-
     class Nanny(distributed.Nanny):
         """Dask's own leaves a new worker's variables in this process, also when it replaces one that died."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, worker_class=LocalWorker, **options)
 
         async def instantiate(self) -> Any:
             with _environment({name: os.environ.get(name) for name in self.pre_spawn_env}):
@@ -121,10 +118,6 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
     config = {
         "distributed.worker.multiprocessing-method": "spawn",
         "distributed.worker.daemon": True,
-        "distributed.worker.profile.enabled": False,  # it looks at every thread 100 times a second
-        # how often every process looks after itself: 50 times and twice a second took two workers 6 % of a core
-        "distributed.admin.tick.interval": "1s",
-        "distributed.admin.system-monitor.interval": "10s",
         # a worker gets its next task when it has finished one: a task that waits with a slow worker keeps all waiting
         "distributed.scheduler.worker-saturation": 1.0,
     }
@@ -138,74 +131,40 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
             yield cluster
 
 
-def worker_count(client: Any) -> int:
-    """How many tasks the workers run at a time."""
-    return _slots(_workers(client)).all
-
-
-class Slots(NamedTuple):
-    """How many tasks workers run at a time: all of them, and at most those of one host."""
-
-    all: int
-    of_host: int
-
-
-def _slots(workers: dict[str, Any]) -> Slots:
-    by_host: Counter[str] = Counter()
-    for facts in workers.values():
-        by_host[facts["host"]] += facts["nthreads"]
-    return Slots(max(1, by_host.total()), max(by_host.values(), default=1))
-
-
 def _workers(client: Any) -> dict[str, Any]:
     return dict(client.scheduler_info(n_workers=-1)["workers"])
 
 
-def once_per_host(client: Any, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """function(*args) on one worker of every host, then on all others; what each returned, by address.
+def worker_count(client: Any) -> int:
+    """How many tasks the workers run at a time."""
+    return max(1, sum(facts["nthreads"] for facts in _workers(client).values()))
 
-    Meant for loading kernels: the first on a host compiles, the others find its cache. Processes that compile the same
-    kernels at once can damage that cache.
+
+_ready: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
+
+def prepare(client: Any) -> int:
+    """Check that all workers have this program's versions and let them load its kernels; how many tasks they run.
+
+    Once for the same workers; all are asked again when one has joined.
     """
-    hosts: dict[str, list[str]] = {}
-    for address, facts in sorted(_workers(client).items()):
-        hosts.setdefault(facts["host"], []).append(address)
-    found: dict[str, Any] = {}
-    for group in ([all_[0] for all_ in hosts.values()], [a for all_ in hosts.values() for a in all_[1:]]):
-        if group:
-            found |= client.run(function, *args, workers=group, on_error="return")
-    for address, result in found.items():
-        if isinstance(result, ImportError):
-            raise UserError(
-                f"the worker at {address} cannot load the package {result.name}: install the same versions there"
-            )
-        if isinstance(result, UserError):
-            raise result
-        if isinstance(result, Exception) and not isinstance(result, OSError):  # OSError: it died; others go on
-            raise UserError(f"the worker at {address} failed: {result}")
-    return found
-
-
-_ready: weakref.WeakKeyDictionary[Any, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
-
-
-def prepare(client: Any, warm: Callable[..., Any] = warmup, *args: Any) -> Slots:
-    """Check that all workers have this program's versions, then let them load the kernels by warm(*args).
-
-    Done once for the same workers; they are asked again when one has joined. Returns how many tasks they run at a time.
-    """
-    done, workers = _ready.setdefault(client, set()), _workers(client)
-    wanted = {(address, f"{warm.__module__}.{warm.__qualname__}{args!r:.300}") for address in workers}
-    if wanted <= done:
-        return _slots(workers)
-    ours = _versions()
-    for address, theirs in once_per_host(client, _versions).items():
-        if theirs != ours and not isinstance(theirs, Exception):
-            names = ", ".join(f"{k} {theirs[k]} (here {ours[k]})" for k in ours if theirs[k] != ours[k])
-            raise UserError(f"the worker at {address} has {names}: results could differ, install the same versions")
-    once_per_host(client, _warm, warm, args)
-    done |= wanted
-    return _slots(workers)
+    done, workers = _ready.setdefault(client, set()), set(_workers(client))
+    if not workers <= done:
+        ours = _versions()
+        for address, theirs in client.run(_load, on_error="return").items():
+            if isinstance(theirs, ImportError):
+                raise UserError(
+                    f"the worker at {address} lacks the package {theirs.name}: install the same versions there"
+                )
+            if isinstance(theirs, OSError):  # it died; others go on
+                continue
+            if isinstance(theirs, Exception):
+                raise UserError(f"the worker at {address} failed: {theirs}")
+            if theirs != ours:
+                names = ", ".join(f"{k} {theirs[k]} (here {ours[k]})" for k in ours if theirs[k] != ours[k])
+                raise UserError(f"the worker at {address} has {names}: results could differ, install the same versions")
+        done |= workers
+    return worker_count(client)
 
 
 def _versions() -> dict[str, str]:
@@ -214,69 +173,87 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("l2ul-fast", "numpy", "numba")}
 
 
-def _warm(warm: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _load() -> dict[str, str]:
+    """Compile or load the kernels of counting and reading, one process of a host after the other; this worker's
+    versions."""
+    import numba
+
     numba.core.config.reload_config()  # a script's own imports may have loaded numba before its variables were set
-    warm(*args)
+    warmup(float64=False)
+    ensure_compiled("rows of files", _read_nothing)
+    return _versions()
 
 
-def token() -> str:
-    """A name for one computation's tasks: results of an earlier one must not be taken for it."""
-    return uuid.uuid4().hex[:12]
+def _read_nothing() -> None:
+    from l2ul_fast.datasets.file import gather
+    from l2ul_fast.datasets.file.chunks import fletcher32
+
+    gather.load(1)
+    fletcher32(np.zeros(8, np.uint8))
+    X, one = np.zeros((1, 1), np.float32), np.ones(1)
+    gather.standardise_rows(X, one, one, np.ones(1, bool), X)
 
 
-@contextlib.contextmanager
-def cancelled_on_error(futures: Sequence[Any]) -> Iterator[None]:
-    """Cancel what is not done when the block ends early (an error, Ctrl-C); say in one sentence what went wrong.
-
-    By letting go of the futures: the scheduler drops tasks that nobody wants. `Client.cancel` would trip over tasks
-    that depend on each other (an assertion in the scheduler ends the client's connection).
-    """
-    from distributed import CancelledError, KilledWorker
-
-    try:
-        yield
-    except BaseException as error:
-        for future in futures:
-            with contextlib.suppress(Exception):
-                future.release()
-        if isinstance(error, KilledWorker):
-            raise UserError(
-                "several workers died one after the other in the same task: look at their logs (out of memory?)"
-            ) from None
-        if isinstance(error, CancelledError):
-            raise UserError("the scheduler dropped the work: were all workers lost at once?") from None
-        raise
+# Tasks ---------------------------------------------------------------------------------------------------------------
 
 
-def map_jobs(
-    client: Any, function: Callable[[Any], Any], items: Iterable[Any], warm: Callable[..., Any] | None = warmup
+def run_tasks(
+    client: Any, function: Callable[..., Any], items: Iterable[Any], held: Any = None
 ) -> Iterator[tuple[int, Any]]:
-    """(number of the item, function(item)) for all items as they are done, each computed by one worker on one thread.
+    """(number of the item, function(item) or function(item, held)) of all items as they are done.
 
-    `function` must be importable on the workers and depend on its item only: a worker that dies has its jobs repeated
-    elsewhere. Leaving the loop early cancels the rest. `warm` loads the kernels on every host before the first job.
+    Each is computed by one worker on one thread; what all have in common, `held` (a value, or a future of one), goes to
+    a worker once. `function` must be importable there and depend on its arguments only: what a dead worker had not
+    handed on is computed again elsewhere. Leaving the loop early cancels the rest.
     """
-    from distributed import as_completed
+    from distributed import CancelledError, Future, KilledWorker, as_completed
 
-    todo, name = list(items), token()
-    if not todo:
-        return
-    if warm is not None:
-        prepare(client, warm)
-    futures = client.map(
-        _alone, todo, function=function, key=[f"l2ul-job-{name}-{i}" for i in range(len(todo))], pure=False
-    )
-    numbers = {future.key: i for i, future in enumerate(futures)}
-    with cancelled_on_error(futures):
+    todo, name = list(items), uuid.uuid4().hex[:12]  # a name: earlier results must not be taken for these
+    if held is not None and not isinstance(held, Future):
+        # a task, not scattered data: should every worker that has it die, the scheduler makes it again
+        held = client.submit(_same, held, key=f"l2ul-held-{name}", pure=False)
+    keys = [f"l2ul-{name}-{i}" for i in range(len(todo))]
+    futures = client.map(_alone, todo, function=function, held=held, key=keys, pure=False)
+    numbers = {key: i for i, key in enumerate(keys)}
+    try:
         for future in as_completed(futures, client.loop):
             result = future.result()
             future.release()
             yield numbers[future.key], result
+    except KilledWorker:
+        raise UserError(
+            "several workers died one after the other in the same task: look at their logs (out of memory?)"
+        ) from None
+    except CancelledError:
+        raise UserError("the scheduler dropped the work: were all workers lost at once?") from None
+    finally:
+        # the scheduler drops tasks that nobody wants; `Client.cancel` would trip over tasks that depend on each other
+        for future in (*futures, held):
+            with contextlib.suppress(Exception):
+                future.release()
 
 
-def _alone(item: Any, function: Callable[[Any], Any]) -> Any:
-    """function(item) with one thread for numba and all pools."""
+def _same(held: Any) -> Any:
+    return held
+
+
+def _alone(item: Any, function: Callable[..., Any], held: Any) -> Any:
+    """The function's value with one thread for numba and all pools."""
     from l2ul_kernels import threads
 
     with threads(1):
-        return function(item)
+        return function(item) if held is None else function(item, held)
+
+
+def map_jobs(
+    client: Any, function: Callable[[Any], Any], items: Iterable[Any], warm: bool = True
+) -> Iterator[tuple[int, Any]]:
+    """(number of the item, function(item)) for all items as they are done, each computed by one worker on one thread.
+
+    `function` must be importable on the workers and depend on its item only: a worker that dies has its jobs repeated
+    elsewhere. Leaving the loop early cancels the rest. `warm`: let all workers load the kernels before the first job.
+    """
+    todo = list(items)
+    if todo and warm:
+        prepare(client)
+    yield from run_tasks(client, function, todo)

@@ -10,18 +10,20 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.datasets.file.gather import standardise_rows
 from l2ul_fast.datasets.stream.stream import blocks
-from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
+from l2ul_fast.distributed.cluster import prepare, run_tasks
 from l2ul_fast.distributed.sums import describe_shards, opened_shard, spans
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import FileTable, Table, standardise_rows
+from l2ul_fast.tables import FileTable, Table
 from l2ul_fast.unlearner.passes import Block, Columns, Terms, columns_of, derivatives_of, moments_of, sums_of
 
 Vector = NDArray[np.float64]
+#: Path, checksum of its header, first row, last row + 1, packed bits of those that requests have hidden.
+Leaf = tuple[str, str, int, int, NDArray[np.uint8]]
 
 
 class SharedPasses:
@@ -31,25 +33,19 @@ class SharedPasses:
         if not isinstance(table, FileTable):
             raise UserError("workers share the rows of dataset files: give the path of one, not arrays")
         self.client, self.table, self.d = client, table, table.d
-        slots = prepare(client)
+        workers = prepare(client)
         manifest = describe_shards(client, [str(path) for path in table.shards.paths])
         first, self._leaves = table.shards.first_rows, []
-        for i, low, high in spans(manifest, slots.all):
+        for i, low, high in spans(manifest, workers):
             # what the leaf cannot know: which of its rows were hidden by requests
             hidden = np.packbits(table.hidden[first[i] + low : first[i] + high])
             shard = manifest.shards[i]
             self._leaves.append((shard.path, shard.checksum, low, high, hidden))
         self._scaling = (table.mean, table.inverse_scale, list(table.classes))
 
-    def _map(self, function: Callable[..., Any]) -> list[Any]:
-        """function(blocks) of every leaf, in their order."""
-        name = token()
-        graph = {
-            f"l2ul-pass-{name}-{k}": (_leaf, function, self._scaling, *leaf) for k, leaf in enumerate(self._leaves)
-        }
-        futures = self.client.get(graph, list(graph), sync=False)
-        with cancelled_on_error(futures):
-            return list(self.client.gather(futures))
+    def _map(self, function: Callable[[Iterator[Block]], Any]) -> list[Any]:
+        """function(blocks) of all leaves."""
+        return [part for _, part in run_tasks(self.client, _leaf, self._leaves, (function, self._scaling))]
 
     def columns(self) -> Columns:
         parts = self._map(functools.partial(columns_of, d=self.d))
@@ -69,24 +65,14 @@ def _total(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.asarray(np.sum(parts, axis=0))
 
 
-def _leaf(
-    function: Callable[[Iterator[Block]], Any],
-    scaling: tuple[Vector, Vector, list[Any]],
-    path: str,
-    expected: str,
-    low: int,
-    high: int,
-    hidden: NDArray[np.uint8],
-) -> Any:
-    """function of the visible rows low .. high - 1 of a shard, on one thread."""
-    numba.set_num_threads(1)
-    return function(_blocks(scaling, path, expected, low, high, hidden))
+def _leaf(leaf: Leaf, held: tuple[Callable[[Iterator[Block]], Any], tuple[Vector, Vector, list[Any]]]) -> Any:
+    """function(blocks) of the visible rows of a leaf."""
+    function, scaling = held
+    return function(_blocks(leaf, *scaling))
 
 
-def _blocks(
-    scaling: tuple[Vector, Vector, list[Any]], path: str, expected: str, low: int, high: int, hidden: NDArray[np.uint8]
-) -> Iterator[Block]:
-    mean, inverse_scale, classes = scaling
+def _blocks(leaf: Leaf, mean: Vector, inverse_scale: Vector, classes: list[Any]) -> Iterator[Block]:
+    path, expected, low, high, hidden = leaf
     visible = ~np.unpackbits(hidden, count=high - low).astype(bool)
     for first, X, y in blocks(opened_shard(path, expected), labels=True, span=(low, high)):
         keep = visible[first - low : first - low + len(X)]

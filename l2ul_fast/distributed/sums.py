@@ -1,7 +1,7 @@
-"""Kernel mean embedding of many shards: leaves count spans of rows, a tree of sums adds them up on the workers.
+"""Kernel mean embedding of many shards: leaves count spans of rows on the workers, the client adds them up.
 
 Counts are integers, so the order of adding does not matter; a task that runs twice returns the same array, and only
-one of them enters the sum. The scheduler sees task names and sizes, never rows; the client gets one array.
+one of them enters the sum. Rows never leave the worker that read them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.stream import stream
 from l2ul_fast.datasets.stream.manifest import Manifest, Shard, checksum, describe, expand, is_url, open_shard
 from l2ul_fast.datasets.stream.shards import Shards
-from l2ul_fast.distributed.cluster import cancelled_on_error, prepare, token
+from l2ul_fast.distributed.cluster import prepare, run_tasks
 from l2ul_fast.errors import DataError, UserError
-from l2ul_kernels import Partitions, available_cores, sample_row_ids, warmup
+from l2ul_kernels import Partitions, sample_row_ids
 
 Progress = Callable[[int, int | None], None]
 
@@ -32,11 +31,6 @@ Progress = Callable[[int, int | None], None]
 LEAF_BYTES = 64 << 20
 #: Leaves per worker where there is enough work: few enough for the scheduler, enough that nobody waits for the last.
 LEAVES = 32
-#: Arrays that one sum adds up.
-FAN_IN = 16
-#: Up to this many leaves progress follows every one, beyond it the first sums: of each task it follows the client is
-#: told, and must let go of it, which keeps the scheduler busy.
-WATCHED = 128
 
 
 def describe_shards(client: Any, source: Sequence[str | os.PathLike[str]], known: Sequence[Shard] = ()) -> Manifest:
@@ -44,22 +38,13 @@ def describe_shards(client: Any, source: Sequence[str | os.PathLike[str]], known
 
     `known` shards (of a saved manifest) must still be the same.
     """
-    from distributed import as_completed
-
     shards = list(known)
-    paths = [shard.path for shard in shards] or expand(source)
-    name = token()
-    graph = {f"l2ul-describe-{name}-{i}": (describe, path) for i, path in enumerate(paths)}
-    futures = client.get(graph, list(graph), sync=False)
-    found: list[Any] = [None] * len(paths)
-    numbers = {future.key: i for i, future in enumerate(futures)}
-    with cancelled_on_error(futures):
-        for future, shard in as_completed(futures, client.loop, with_results=True):
-            found[numbers[future.key]] = shard
-    for before, now in zip(shards, found, strict=False):
+    found = dict(run_tasks(client, describe, [shard.path for shard in shards] or expand(source)))
+    described = [found[i] for i in range(len(found))]
+    for before, now in zip(shards, described, strict=False):
         if before != now:
             raise DataError(f"{now.path} is not the file of the manifest any more: make the manifest again")
-    return Manifest(found)
+    return Manifest(described)
 
 
 _open: OrderedDict[Any, Shards] = OrderedDict()
@@ -78,7 +63,7 @@ def opened_shard(path: str, expected: str) -> Shards:
         if checksum(file) != expected:
             file.close()
             raise DataError(f"{path} has changed since its header was read: start again")
-        _open[key] = Shards(file)
+        _open[key] = Shards(files=[file])
         while len(_open) > _KEPT:
             _open.popitem(last=False)  # not closed: another thread may be reading it
     return _open[key]
@@ -91,25 +76,19 @@ def _close_all() -> None:
         _open.popitem()[1].close()
 
 
-def _rows(path: str, expected: str, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+def _rows(item: tuple[str, str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    path, expected, ids = item
     return opened_shard(path, expected).take_X(ids)
 
 
 def take_rows(client: Any, manifest: Manifest, ids: ArrayLike) -> NDArray[np.float32]:
     """X (k, d) of the rows with these numbers, read by the workers."""
-    ids = np.asarray(ids, np.int64)
-    where, rows = manifest.locate(ids)
-    out = np.empty((ids.size, manifest.d), np.float32)
-    name, graph, mine = token(), {}, {}
-    for i in np.unique(where):
-        shard = manifest.shards[i]
-        key = f"l2ul-rows-{name}-{i}"
-        mine[key] = np.flatnonzero(where == i)
-        graph[key] = (_rows, shard.path, shard.checksum, rows[mine[key]])
-    futures = client.get(graph, list(graph), sync=False)
-    with cancelled_on_error(futures):
-        for key, found in zip(graph, client.gather(futures), strict=True):
-            out[mine[key]] = found
+    where, rows = manifest.locate(np.asarray(ids, np.int64))
+    out = np.empty((where.size, manifest.d), np.float32)
+    mine = [np.flatnonzero(where == i) for i in range(len(manifest.shards))]
+    shards = [(shard, k) for shard, k in zip(manifest.shards, mine, strict=True) if k.size]
+    for i, found in run_tasks(client, _rows, [(shard.path, shard.checksum, rows[k]) for shard, k in shards]):
+        out[shards[i][1]] = found
     return out
 
 
@@ -143,48 +122,30 @@ def spans(
     return found
 
 
-@functools.lru_cache(maxsize=2)
-def _partitions_of(name: str, held: _Held) -> Partitions:
-    return Partitions.from_seeds(*held.arrays)
-
-
 class _Held:
     """What all leaves share: arrays, not Partitions, which hold addresses of this process once they were used."""
 
-    def __init__(self, name: str, partitions: Partitions, by_class: bool, part: str, of_host: int) -> None:
-        self.name, self.by_class, self.part, self.of_host = name, by_class, part, of_host
+    def __init__(self, partitions: Partitions, by_class: bool, part: str) -> None:
+        self.by_class, self.part = by_class, part
         self.arrays = (partitions.seeds, partitions.row_ids, partitions.mean, partitions.scale)
 
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and self.name == other.name
+    @functools.cached_property
+    def partitions(self) -> Partitions:
+        return Partitions.from_seeds(*self.arrays)
 
 
-def _same(held: _Held) -> _Held:
-    """A task, not scattered data: should every worker that has it die, the scheduler makes it again."""
-    return held
-
-
-def _count(held: _Held, path: str, expected: str, low: int, high: int) -> NDArray[np.int64]:
-    """Counts of the rows low .. high - 1 of a shard, on one thread."""
-    numba.set_num_threads(1)
-    partitions = _partitions_of(held.name, held)
-    # a second thread to read takes time from other workers, unless a core is free or the network takes longer
-    ahead = is_url(path) or held.of_host < available_cores()
+def _count(leaf: tuple[str, str, int, int], held: _Held) -> NDArray[np.int64]:
+    """Counts of the rows low .. high - 1 of a shard."""
+    path, expected, low, high = leaf
+    # a second thread to read takes time from other workers, unless the network takes longer
     return stream.stream_counts(
         opened_shard(path, expected),
-        partitions,
+        held.partitions,
         held.by_class,
         held.part,  # type: ignore[arg-type]
         span=(low, high),
-        ahead=ahead,
+        ahead=is_url(path),
     )
-
-
-def _add(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.sum(parts, axis=0)  # a new array: the parts belong to their tasks
 
 
 def stream_counts(
@@ -200,64 +161,19 @@ def stream_counts(
     manifest = source if isinstance(source, Manifest) else describe_shards(client, source)
     if partitions.n_features != manifest.d:
         raise UserError(f"the partitions are of {partitions.n_features} columns but the shards have {manifest.d}")
-    slots = prepare(client, _load)
-    name = token()
-    leaves = spans(manifest, slots.all) if leaves is None else leaves
-    graph: dict[str, Any] = {f"l2ul-held-{name}": (_same, _Held(name, partitions, by_class, part, slots.of_host))}
-    rows = {}
-    for k, (i, low, high) in enumerate(leaves):
-        shard = manifest.shards[i]
-        graph[f"l2ul-count-{name}-{k}"] = (_count, f"l2ul-held-{name}", shard.path, shard.checksum, low, high)
-        rows[f"l2ul-count-{name}-{k}"] = high - low
-    sums, top = _sums(graph, rows, name)
-    total = _compute(client, graph, rows if len(rows) <= WATCHED else sums, top, progress)
+    workers = prepare(client)
+    leaves = spans(manifest, workers) if leaves is None else leaves
+    shards = [manifest.shards[i] for i, _, _ in leaves]
+    items = [(shard.path, shard.checksum, low, high) for shard, (_, low, high) in zip(shards, leaves, strict=True)]
+    classes = (len(manifest.classes),) if by_class else ()
+    total, done = np.zeros((*classes, partitions.n_partitions, partitions.n_seeds), np.int64), 0
+    for i, counts in run_tasks(client, _count, items, _Held(partitions, by_class, part)):
+        total += counts
+        done += leaves[i][2] - leaves[i][1]
+        if progress is not None:
+            progress(done, manifest.n)
     wanted = manifest.rows_of(part)
     counted = total.reshape(-1, *total.shape[-2:]).sum(axis=0).sum(axis=1)
     if not (counted == wanted).all():  # cannot happen by a lost or repeated task; a file with a wrong header could
         raise UserError(f"{int(counted[0])} rows were counted, but the headers promise {wanted}: verify the shards")
     return total
-
-
-def _load() -> None:
-    """Compile or load what counting needs."""
-    from l2ul_fast.datasets.file.chunks import fletcher32
-
-    warmup(float64=False)
-    fletcher32(np.zeros(8, np.uint8))
-
-
-def _sums(graph: dict[str, Any], rows: dict[str, int], name: str) -> tuple[dict[str, int], str]:
-    """Add a tree of sums of the keys of `rows` to the graph; (rows of the first sums, key of the total)."""
-    first: dict[str, int] = {}
-    keys, level = list(rows), 0
-    while len(keys) > 1 or level == 0:
-        parts = [keys[k : k + FAN_IN] for k in range(0, len(keys), FAN_IN)]
-        keys = [f"l2ul-sum-{name}-{level}-{k}" for k in range(len(parts))]
-        graph.update({key: (_add, part) for key, part in zip(keys, parts, strict=True)})
-        if level == 0:
-            first = {key: sum(rows[leaf] for leaf in part) for key, part in zip(keys, parts, strict=True)}
-        level += 1
-    return first, keys[0]
-
-
-def _compute(
-    client: Any, graph: dict[str, Any], rows: dict[str, int], top: str, progress: Progress | None
-) -> NDArray[np.int64]:
-    """The result of `top`; progress follows the tasks of `rows`, which says how many rows each stands for."""
-    from distributed import as_completed
-
-    done, all_rows = 0, sum(rows.values())
-    rows = {} if progress is None else {key: n for key, n in rows.items() if key != top}
-    *futures, total = client.get(graph, [*rows, top], sync=False)
-    with cancelled_on_error([*futures, total]):
-        for future in as_completed([*futures, total], client.loop):
-            if future.status == "error" or future.key == top:
-                result = future.result()
-                if progress is not None:
-                    progress(all_rows, all_rows)
-                return np.asarray(result)
-            done += rows[future.key]
-            future.release()  # its sum still needs it, this client does not
-            if progress is not None:
-                progress(done, all_rows)
-    raise UserError("the scheduler dropped the work")

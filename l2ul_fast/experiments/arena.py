@@ -1,55 +1,42 @@
 """One dataset, one model, every method: accuracy, rho, disagreement and time of each request, beside a true retrain.
 
-A record per (method, r, kind, run). All methods of a run get the same request, in turns that start at another one each
-run. Fields:
-  r: rows really forgotten, in every timed request; r_asked: r of the table that the record belongs to
-  accuracy (test rows), retrain_accuracy; disagreement: share of test rows that the retrained model answers otherwise;
-    nothing_disagreement
-  rho (None for ensembles); reference: "A", or "own" where a method trains otherwise and is measured against its own
-    retrain; noise_floor: what two retrains from different starts differ by, in units of rho
-  answer_seconds: median of `repeats` requests, unlearn_spread theirs; unlearn_seconds is another name of it
-  erased_seconds: until nothing that the method keeps gives the rows back (contenders.erased_seconds); None: never, or
-    erased_status says why not
-  prepare_seconds, state_bytes, exact
-  of L2UL: error (its own estimate of rho), tier, due, anchor_moved; of certified removal: retrained (budget spent)
-  status: why there is no answer (the numbers are None or missing then)
-MLP: the anchor is a coarse number of A like lam, the same for all methods and for the target, which is the point that
-the warm retrain reaches; anchor_moved is the number of its coordinates that are others once the rows have left it too
-(the seal of l2ul-expansion, which follows). Retrain from the anchor is run and timed in the first `cold` runs only.
+A record per (method, request, r, repeat). All methods of a repeat get the same request, in turns that start at another
+one each time. A method whose training differs from A's is measured against a retrain of its own (`rho_target`). MLP:
+the anchor is a coarse number of A like lam, the same for all methods and for the target, which is the point that the
+warm retrain reaches; Retrain from the anchor is run and timed in the first `cold` repeats only. "nothing" has no time:
+what timing it takes is the overhead of a call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, lru_cache
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines import Answer
+from l2ul_fast.baselines import HEAD_NAMES, Answer
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.baselines.l2ul import DEFAULT
+from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import (
-    ALL_METHODS,
-    DEFAULT,
-    CachedFit,
-    Contender,
-    Unlearner,
-    contender,
-    erased_seconds,
-)
-from l2ul_fast.experiments.jobs import Done
+from l2ul_fast.experiments import inputs
+from l2ul_fast.experiments.registry import Cell, Context, Job
+from l2ul_fast.experiments.timed import CachedFit, TimedMethod, erased_seconds, timed
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import PAUSE
+from l2ul_fast.metrics import accuracy, disagreement, parameter_distance, rho
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.pairs.plan import request
 
-Ids = NDArray[np.int64]
-Vector = NDArray[np.float64]
 #: (arena, answer, the retrained model, ids) -> more fields of a record
 Extra = Callable[["Arena", Answer, Answer, Ids], Record]
+Requests = tuple[tuple[str, int], ...]
 LAM = 1e-3
 #: Features above which a table is wide: the exact Hessian of an MLP of 10 units has (10 d)^2 entries.
 WIDE = 40
@@ -57,17 +44,36 @@ WIDE = 40
 FACTS = ("error", "tier", "due", "anchor_moved", "retrained")
 #: Test rows that are predicted at most: a ten-thousandth can still be seen.
 TEST_ROWS = 200_000
+#: rows: of a dataset in all; m: training pairs of L2UL; cold: repeats in which the MLP is retrained from its anchor;
+#: mlp_rows, wide_rows: training rows of the MLP at most (wide: above 40 features); wide_skips: methods left out
+#: there (the heads that learn from pairs need 2.5 per parameter: a minute); complete: no subsets of originals.
+#: quick: a few minutes. paper: the paper's n, m and 10 requests. full: more requests. tiny: to see that it works.
+PROFILES: dict[str, dict[str, Any]] = {
+    "tiny": {"rows": 1_000, "runs": 2, "m": 60, "cold": 1, "mlp_rows": 400, "wide_rows": 400, "complete": False},
+    "quick": {
+        "rows": 12_000,
+        "runs": 10,
+        "m": 200,
+        "cold": 2,
+        "mlp_rows": None,
+        "wide_rows": 2_500,
+        "wide_skips": ("l2ul-learned", "l2ul-kme"),
+        "complete": False,
+    },
+    "paper": {"rows": None, "runs": 10, "m": 1000, "cold": 1, "mlp_rows": None, "wide_rows": 60_000, "complete": True},
+    "full": {"rows": None, "runs": 30, "m": 1000, "cold": 10, "mlp_rows": None, "wide_rows": None, "complete": True},
+}
 
 
 class Arena:
-    """A dataset, the model A trained on it, and the contenders, each prepared when it is first needed."""
+    """A dataset, the model A trained on it, and the methods, each prepared when it is first needed."""
 
     def __init__(
         self, dataset: str, label: str, train: ArrayTable, test: ArrayTable, model: str, seed: int, m: int | None
     ) -> None:
-        self.dataset, self.label, self.train, self.test = dataset, label, train, first(test, TEST_ROWS)
+        self.dataset, self.label, self.train, self.test = dataset, label, train, _first(test, TEST_ROWS)
         self.kind, self.seed, self.m = model, seed, m
-        self._ready: dict[str, Contender] = {}
+        self._ready: dict[str, TimedMethod] = {}
         self._failed: dict[str, UserError] = {}
 
     @cached_property
@@ -75,150 +81,205 @@ class Arena:
         """A for everybody."""
         if self.kind == "lr":
             return LogisticModel(self.train.d, len(self.train.classes), LAM)
-        return self[DEFAULT].u.model  # type: ignore[attr-defined] # its fit settles anchor and mu
+        return self[DEFAULT].method.u.model  # its fit settles anchor and mu
 
     @cached_property
     def trained(self) -> CachedFit:
+        """A, whose fit of all rows is shared."""
         return CachedFit(self.model, self.train)
 
-    def __getitem__(self, name: str) -> Contender:
+    def __getitem__(self, name: str) -> TimedMethod:
         """The method, prepared; the same UserError each time if it cannot be prepared on this table."""
         if name in self._failed:
             raise self._failed[name]
         if name not in self._ready:
-            made = contender(name, self.m)
+            made = timed(name, self.m)
             try:
-                made.prepare(self.train, self.kind if isinstance(made, Unlearner) else self.trained, self.seed)
+                made.prepare(self.train, self.kind if name in HEAD_NAMES else self.trained, self.seed)
                 for r in (3, 1):  # loads its kernels
                     made.answer(self.request("random", r, -1, 0))
-            except UserError as error:
-                self._failed[name] = error
-                raise
+            except Exception as error:  # a plug-in's as well: it costs its own rows only
+                text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                self._failed[name] = UserError(text)
+                raise self._failed[name] from error
             self._ready[name] = made
         return self._ready[name]
 
-    def request(self, kind: str, r: int, run: int, turn: int) -> Ids:
-        """Row numbers; the same for all methods of a run. turn > 0: others of the same sort, for timing."""
-        rng = np.random.default_rng([self.seed, 101, r, run + 1, turn])
+    def request(self, kind: str, r: int, repeat: int, turn: int) -> Ids:
+        """Row numbers; the same for all methods of a repeat. turn > 0: others of the same sort, for timing."""
+        rng = np.random.default_rng([self.seed, 101, r, repeat + 1, turn])
         n = len(self.train.X)
         if kind == "random":
-            return np.sort(rng.choice(n, min(r, n // 5), replace=False))
-        return np.sort(request(kind, min(r, n // 5), self.train.X, self.train.y, rng))
+            return np.sort(rng.choice(n, forgotten(r, n), replace=False))
+        return np.sort(request(kind, forgotten(r, n), self.train.X, self.train.y, rng))
 
 
-def chosen(arena: Arena, facts: dict[str, Any], methods: tuple[str, ...] = ALL_METHODS) -> tuple[str, ...]:
-    """Those of the methods that the run asks for, less those that its profile leaves out on wide tables."""
-    skips = facts.get("wide_skips", ()) if arena.train.d > WIDE else ()
-    wanted = facts.get("methods") or methods
-    return tuple(name for name in methods if name in wanted and name not in skips)
+def forgotten(r: int, n: int) -> int:
+    """Rows really forgotten where r of n are asked for: at most a fifth."""
+    return min(r, n // 5)
 
 
-def first(table: ArrayTable, k: int) -> ArrayTable:
+def comparison(
+    context: Context,
+    dataset: str,
+    model: str,
+    requests: Requests,
+    methods: tuple[str, ...] | None = None,
+    extra: Extra | None = None,
+    seconds: float = 8.0,
+) -> Job:
+    """The job of one dataset and model: every method (or those of `methods`) at every request."""
+    numbers = context.numbers
+    wide = model == "mlp" and get_info(dataset).d > WIDE
+    skipped = numbers.get("wide_skips", ()) if wide else ()
+    names = [name for name in (methods or context.methods) if name in context.methods and name not in skipped]
+    n = inputs.train_size(context, dataset, numbers["rows"])
+    most = numbers["wide_rows"] if wide else numbers["mlp_rows"]
+    n = n if model == "lr" or most is None else min(n, most)
+    cold = None if model == "lr" else numbers["cold"]
+    cells = cells_of(dataset, model, n, requests, names, numbers["runs"], context.seed, cold)
+
+    def run(some: tuple[Cell, ...]) -> Iterator[Record]:
+        yield from compare(arena_of(context, dataset, model), requests, some, extra)
+
+    return Job(dataset, cells, run, seconds, group=f"{model} {dataset}")
+
+
+def cells_of(
+    dataset: str,
+    model: str,
+    n: int,
+    requests: Requests,
+    methods: Iterable[str],
+    runs: int,
+    seed: int,
+    cold: int | None = None,
+) -> tuple[Cell, ...]:
+    """Cells of `runs` repeats of each request; `cold`: in how many of them Retrain is run (None: all)."""
+    return tuple(
+        {"dataset": dataset, "model": model, "method": name, "request": kind, "r": r, "seed": seed}
+        | {"repeat": repeat, "n": n}
+        for repeat in range(runs)
+        for kind, r in _asked(requests, n)
+        for name in methods
+        if name != "retrain" or cold is None or repeat < cold
+    )
+
+
+def _asked(requests: Requests, n: int) -> dict[tuple[str, int], int]:
+    """(kind, rows really forgotten) -> rows asked for, the fewest: small tables have fewer to give."""
+    found: dict[tuple[str, int], int] = {}
+    for kind, r in requests:
+        found.setdefault((kind, forgotten(r, n)), r)
+    return found
+
+
+def compare(arena: Arena, requests: Requests, cells: tuple[Cell, ...], extra: Extra | None = None) -> Iterator[Record]:
+    """A record for each cell; cells of one request follow each other."""
+    asked = _asked(requests, arena.train.n)
+    for (repeat, kind, r), some in groupby(cells, lambda cell: (cell["repeat"], cell["request"], cell["r"])):
+        methods = [cell["method"] for cell in some]
+        key = {"dataset": arena.dataset, "source": arena.label, "n": arena.train.n, "d": arena.train.d}
+        key |= {"model": arena.kind, "request": kind, "seed": arena.seed, "repeat": repeat, "r_asked": asked[kind, r]}
+        yield from _round(arena, key, kind, asked[kind, r], repeat, methods, extra)
+
+
+def arena_of(context: Context, dataset: str, model: str) -> Arena:
+    """The dataset with its methods; the last one is kept for the job of the same group that comes next."""
+    numbers = context.numbers
+    sizes = numbers["rows"], numbers["mlp_rows"], numbers["wide_rows"], numbers["m"], bool(numbers.get("complete"))
+    return _arena(dataset, model, sizes, context.seed, context.raw_dir, context.data_dir)
+
+
+@lru_cache(maxsize=1)
+def _arena(dataset: str, model: str, sizes: tuple[Any, ...], seed: int, raw_dir: Path | None, folder: Path) -> Arena:
+    rows, mlp_rows, wide_rows, m, complete = sizes
+    label, train, test = inputs.load(dataset, rows, raw_dir, folder, complete)
+    if model == "mlp":
+        train = inputs.some_rows(train, wide_rows if train.d > WIDE else mlp_rows)
+    return Arena(dataset, label, train, test, model, seed, m)
+
+
+def _first(table: ArrayTable, k: int) -> ArrayTable:
     return table if table.n <= k else ArrayTable(table.X[:k], table.y[:k], table.classes)
 
 
-def compare(
-    arena: Arena,
-    requests: tuple[tuple[str, int], ...],
-    runs: int,
-    done: Done,
-    methods: tuple[str, ...] = ALL_METHODS,
-    cold: int | None = None,
-    extra: Extra | None = None,
-) -> Iterator[Record]:
-    """Records of `runs` requests of each (kind, r); `cold`: how many of them Retrain is run for (None: all)."""
-    base: Record = {
-        "dataset": arena.dataset,
-        "source": arena.label,
-        "n": arena.train.n,
-        "d": arena.train.d,
-        "model": arena.kind,
-    }
-    for run in range(runs):
-        for kind, r in requests:
-            key = {**base, "kind": kind, "seed": arena.seed, "run": run}
-            asked = [name for name in methods if name != "retrain" or cold is None or run < cold]
-            todo = [name for name in asked if not done(**key, method=name, r_asked=r)]
-            if todo:
-                yield from _round(arena, key | {"r_asked": r}, kind, r, run, todo, extra)
-
-
 def _round(
-    arena: Arena, key: Record, kind: str, r: int, run: int, todo: list[str], extra: Extra | None
+    arena: Arena, key: Record, kind: str, r: int, repeat: int, methods: list[str], extra: Extra | None
 ) -> Iterator[Record]:
     """One request, answered by every method in turn."""
-    ids, test = arena.request(kind, r, run, 0), arena.test
+    ids, test = arena.request(kind, r, repeat, 0), arena.test
     warm = arena["retrain-warm"]
     target = warm.answer(ids)
-    before = warm.theta
-    truth, unmoved = _classes(target, test), _predicted(arena.model, before, test)
-    change = float(np.linalg.norm(_vector(before) - _vector(target.theta)))
-    for turn in range(len(todo)):
-        name = todo[(turn + run) % len(todo)]
+    before = _vector(warm.theta)
+    truth, unmoved = _classes(target, test), np.asarray(arena.model.predict_proba(before, test.X)).argmax(axis=1)
+    change = parameter_distance(before, _vector(target.theta)).value
+    for turn in range(len(methods)):
+        name = methods[(turn + repeat) % len(methods)]
         try:
             method = arena[name]
             time.sleep(PAUSE)  # until the threads of the method before sleep
-            answer, known = method.timed_answer(ids)
+            answer, first_seconds = method.timed_answer(ids)
         except UserError as error:
             yield {**key, "method": name, "r": len(ids), "accuracy": None, "rho": None, "status": str(error)}
             continue
-        fresh, failed = _fresh(arena, kind, r, run), {}
-        seconds = [known] if extra else method.time_requests(ids, fresh, known)  # attacks are not about time
-        answered = float(np.median(seconds))
+        seconds = [first_seconds]
+        if extra is None:  # attacks are not about time
+            seconds = method.time_requests(ids, _others(arena, kind, r, repeat), first_seconds)
+        answered, failed = float(np.median(seconds)), {}
         try:
             erased = erased_seconds(method, ids, answer, answered)
         except UserError as error:  # a head may learn from too few pairs, but not from one less
             erased, failed = None, {"erased_status": str(error)}
         predicted = _classes(answer, test)
+        apart = disagreement(predicted, truth, unmoved)
+        idle = name == "nothing"
         record: Record = {
             **key,
             "method": name,
             "r": len(ids),
-            "accuracy": float((predicted == test.y).mean()),
-            "retrain_accuracy": float((truth == test.y).mean()),
-            "disagreement": float((predicted != truth).mean()),
-            "nothing_disagreement": float((unmoved != truth).mean()),
-            **_distance(method, arena.model, answer, ids, target, before, change),
+            "accuracy": accuracy(predicted, test.y).value,
+            "retrain_accuracy": accuracy(truth, test.y).value,
+            "disagreement": apart.value,
+            "nothing_disagreement": apart.nothing,
+            **_distance(method, arena.model, answer, ids, target, before),
             "change": change,
-            "answer_seconds": answered,
-            "unlearn_seconds": answered,
-            "unlearn_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(answered, 1e-12)),
+            "answer_seconds": None if idle else answered,
+            **({"overhead_seconds": answered} if idle else {}),
+            "answer_spread": float(np.subtract(*np.percentile(seconds, [75, 25])) / max(answered, 1e-12)),
             "erased_seconds": erased,
             **failed,
             "repeats": len(seconds),
             "prepare_seconds": method.prepare_seconds,
             "state_bytes": method.state_bytes(),
             "exact": method.exact,
-            **{key: answer.facts[key] for key in FACTS if key in answer.facts},
+            **{fact: answer.facts[fact] for fact in FACTS if fact in answer.facts},
         }
         if extra is not None:
             record |= extra(arena, answer, target, ids)
         yield record
 
 
-def _distance(
-    method: Contender, model: Any, answer: Answer, ids: Ids, target: Answer, before: Vector | None, change: float
-) -> Record:
+def _distance(method: TimedMethod, model: Any, answer: Answer, ids: Ids, target: Answer, before: Vector) -> Record:
     """rho and what it was measured against; Retrain's own distance to the target is the noise floor."""
     if answer.theta is None:
-        return {"rho": None, "reference": None}
+        return {"rho": None, "rho_target": None}
     own = method.reference(ids, model)
     if own is not None:
         start, end = own
-        moved = float(np.linalg.norm(start - end))
-        rho = float(np.linalg.norm(answer.theta - end)) / moved if moved > 0 else None
-        return {"rho": rho, "reference": "own"}
-    rho = float(np.linalg.norm(answer.theta - _vector(target.theta))) / change if change > 0 else None
-    return {"rho": rho, "reference": "A"} | ({"noise_floor": rho} if method.name == "retrain" else {})
+        return {"rho": rho(answer.theta, end, start).value, "rho_target": "method"}
+    found = rho(answer.theta, _vector(target.theta), before).value
+    return {"rho": found, "rho_target": "model"} | ({"noise_floor": found} if method.name == "retrain" else {})
 
 
-def _fresh(arena: Arena, kind: str, r: int, run: int) -> Callable[[], Ids]:
+def _others(arena: Arena, kind: str, r: int, repeat: int) -> Callable[[], Ids]:
+    """Further requests of the same sort, one at a call."""
     turn = 0
 
     def fresh() -> Ids:
         nonlocal turn
         turn += 1
-        return arena.request(kind, r, run, turn)
+        return arena.request(kind, r, repeat, turn)
 
     return fresh
 
@@ -230,7 +291,3 @@ def _vector(theta: Vector | None) -> Vector:
 
 def _classes(answer: Answer, test: ArrayTable) -> NDArray[np.int64]:
     return np.asarray(answer.predict_proba(test.X)).argmax(axis=1)
-
-
-def _predicted(model: Any, theta: Vector | None, test: ArrayTable) -> NDArray[np.int64]:
-    return np.asarray(model.predict_proba(_vector(theta), test.X)).argmax(axis=1)

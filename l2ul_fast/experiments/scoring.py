@@ -1,51 +1,23 @@
-"""What several experiments share: the numbers of a profile, the thread budget, retrains and scores of an answer."""
+"""Retrains and scores of an unlearner's answers, for the experiments that look at single heads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import request
-from l2ul_fast.experiments.jobs import Done, Setting
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.baselines.l2ul import request
 from l2ul_fast.measure.records import Record
+from l2ul_fast.metrics import accuracy, disagreement, parameter_distance, rho
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_kernels import threads
 
-Vector = NDArray[np.float64]
-Ids = NDArray[np.int64]
-Measure = Callable[[Done], Iterator[Record]]
-Numbers = dict[str, Any]
+Numbers = Mapping[str, Any]
 
 #: Rows per training pair in the paper.
 PAPER_S = {"lr": 1000, "mlp": 3000}
-
-
-def numbers_of(setting: Setting, experiment: str, profiles: dict[str, Numbers]) -> Numbers:
-    """The experiment's numbers for the setting's profile; setting.facts[experiment] (a dict) replaces some of them."""
-    if setting.profile not in profiles:
-        raise UserError(f"the profile must be one of {', '.join(profiles)}, got {setting.profile!r}")
-    own = setting.facts.get(experiment)
-    return profiles[setting.profile] | (own if isinstance(own, dict) else {})
-
-
-def chosen(setting: Setting, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the experiment's datasets that the setting asks for."""
-    return tuple(name for name in names if name in setting.datasets)
-
-
-def pinned(setting: Setting, measure: Measure) -> Measure:
-    """The same measurement with the setting's number of threads."""
-
-    def run(done: Done) -> Iterator[Record]:
-        with threads(setting.threads):
-            yield from measure(done)
-
-    return run
 
 
 def fitted(table: ArrayTable, model: str, options: dict[str, Any], numbers: Numbers, seed: int) -> L2UL:
@@ -91,22 +63,18 @@ def newton_answer(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
     return np.asarray(theta + np.linalg.solve(hessian, total) / (table.n - len(ids)))
 
 
-def accuracy(model: Any, theta: Vector, test: ArrayTable) -> float:
-    return float((model.predict(theta, test.X) == test.y).mean())
-
-
 def score(model: Any, answered: Vector, theta: Vector, target: Vector, test: ArrayTable) -> Record:
     """rho, change, accuracy, retrain_accuracy, disagreement, nothing_disagreement of theta' against the retrain.
 
     rho is None where retraining changes nothing.
     """
     predicted, truth = model.predict(answered, test.X), model.predict(target, test.X)
-    change = float(np.linalg.norm(theta - target))
+    apart = disagreement(predicted, truth, model.predict(theta, test.X))
     return {
-        "rho": float(np.linalg.norm(answered - target)) / change if change > 0 else None,
-        "change": change,
-        "accuracy": float((predicted == test.y).mean()),
-        "retrain_accuracy": float((truth == test.y).mean()),
-        "disagreement": float((predicted != truth).mean()),
-        "nothing_disagreement": float((model.predict(theta, test.X) != truth).mean()),
+        "rho": rho(answered, target, theta).value,
+        "change": parameter_distance(theta, target).value,
+        "accuracy": accuracy(predicted, test.y).value,
+        "retrain_accuracy": accuracy(truth, test.y).value,
+        "disagreement": apart.value,
+        "nothing_disagreement": apart.nothing,
     }

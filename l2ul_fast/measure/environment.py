@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +13,6 @@ import numba
 
 from l2ul_kernels.codegen import jit, llvm
 from l2ul_kernels.threads import available_cores, report
-from l2ul_kernels.voronoi import workers
 
 PACKAGES = (
     "l2ul-fast",
@@ -61,6 +61,32 @@ def git_sha() -> str | None:
     return sha + ("+" if changed else "")
 
 
+def steal() -> tuple[float, float] | None:
+    """(seconds for which the host kept this machine's cores from running, seconds of all cores) since its start, or
+    None where the system does not say: only Linux does, and a machine that is not virtual has none stolen."""
+    try:
+        line = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
+    except OSError:
+        return None
+    ticks = [int(word) for word in line.split()[1:9]]  # guests' time, which follows, is counted among users' too
+    return ticks[7] / os.sysconf("SC_CLK_TCK"), sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+class StealMeter:
+    """The share of all cores' time that the host took since the meter was made, or was asked last."""
+
+    def __init__(self) -> None:
+        self._last = steal()
+
+    def share(self) -> float | None:
+        """From 0 to 1; None where the system does not say."""
+        before, self._last = self._last, steal()
+        if before is None or self._last is None:
+            return None
+        stolen, whole = (now - then for now, then in zip(self._last, before, strict=True))
+        return stolen / whole if whole > 0 else 0.0
+
+
 def versions() -> dict[str, str | None]:
     """Installed version of every package that matters for speed; None when it is not there."""
     found: dict[str, str | None] = {"python": platform.python_version()}
@@ -80,7 +106,6 @@ def describe() -> dict[str, Any]:
         memory = round(psutil.virtual_memory().total / 2**30, 1)
     except ImportError:
         memory = None
-    cache = jit.cache_folder(workers.work)
     return {
         "git": git_sha(),
         "cpu": cpu_model(),
@@ -89,7 +114,7 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(),
         "vector_bytes": llvm.VECTOR_BYTES,
         "numba_num_threads": numba.config.NUMBA_NUM_THREADS,
-        "kernel_cache": str(cache) if cache else "off",
+        "kernel_cache": jit.cache_place(),
         "threads": report(),
         "versions": versions(),
     }

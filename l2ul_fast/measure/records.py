@@ -118,7 +118,7 @@ FIELDS: dict[str, Field] = {
     "r_asked": info("rows asked for: small tables have fewer to give", Whole, "rows"),
     "error": info("the method's own estimate of rho"),
     "tier": info("how the answer was found", Text),
-    "due": info("whether a refresh is due", Truth),
+    "due": info("whether a refresh is due, or why", (bool, str)),
     "anchor_moved": info("coordinates of the anchor that are others without the rows", (int, bool)),
     "retrained": info("whether certified removal had to retrain", Truth),
     "exact": info("whether answers equal training without the rows", Truth),
@@ -263,6 +263,15 @@ class Run:
                 return
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    @property
+    def environment(self) -> Record:
+        """What run.json says; empty when it is missing or damaged."""
+        try:
+            found = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def refresh(self) -> list[Record]:
         """All records, those of other processes included. A half-written last line is not one (yet)."""

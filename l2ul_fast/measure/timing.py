@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 #: Pool threads spin for some milliseconds after their work: with several threads, the next candidate waits until they
 #: sleep, or it would share its cores with them (see also l2ul_fast.cli.main).
@@ -42,29 +39,12 @@ def once(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def gains(slow: Times, quick: Times) -> NDArray[np.float64]:
-    """How many times as long `slow` took as `quick` in every round of one `interleave`: minutes in which the whole
-    machine is slow are slow for both."""
-    return np.array(slow.seconds) / quick.seconds
-
-
-def gain(slow: Times, quick: Times) -> float:
-    """The median of `gains`."""
-    return float(np.median(gains(slow, quick)))
-
-
 def interleave(
-    calls: dict[str, Callable[[], object]],
-    repeats: int = 7,
-    inner: dict[str, int] | None = None,
-    pause: float = PAUSE,
-    settle: float = 0.0,
+    calls: dict[str, Callable[[], object]], repeats: int = 7, inner: dict[str, int] | None = None, pause: float = PAUSE
 ) -> dict[str, Times]:
     """Call every candidate in turn, `repeats` rounds, each round in another order: what ran before leaves its traces.
 
     Candidates must be warmed up already. `inner[name]` calls are timed together where one would be too short to time.
-    settle: seconds of calls that are not timed before those that are; a core that has slept is slow for a millisecond,
-    which microsecond calls would pay for and longer ones not.
     """
     names, inner, orders = list(calls), inner or {}, random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -75,9 +55,6 @@ def interleave(
             for name in orders.sample(names, len(names)):
                 call, count = calls[name], inner.get(name, 1)
                 time.sleep(pause)
-                ready = time.perf_counter() + settle
-                while time.perf_counter() < ready:
-                    call()
                 start = time.perf_counter()
                 for _ in range(count):
                     call()
@@ -86,13 +63,3 @@ def interleave(
         if enabled:
             gc.enable()
     return {name: Times(values) for name, values in seconds.items()}
-
-
-def stolen_seconds() -> float:
-    """Seconds since the start for which the host kept a virtual machine's cores from running, summed over cores; 0.0
-    where the system does not say (only Linux does)."""
-    try:
-        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
-    except OSError:
-        return 0.0
-    return int(fields[8]) / os.sysconf("SC_CLK_TCK")

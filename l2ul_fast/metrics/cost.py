@@ -1,4 +1,4 @@
-"""What unlearning costs beside retraining."""
+"""Costs of unlearning beside retraining."""
 
 from __future__ import annotations
 

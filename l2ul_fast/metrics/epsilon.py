@@ -70,7 +70,7 @@ def _reachable(values: Vector, i: Ids, j: Ids, top: float, width: float) -> NDAr
     edges = np.r_[-np.inf, values, np.inf]  # r in [values[j - 1], values[j]), l in (values[i - 1], values[i]]
     low, high = np.maximum(edges[j], top - BUFFER), np.minimum(edges[j + 1], top + BUFFER)
     some = (low < edges[j + 1]) & (low <= top + BUFFER)
-    return some & (low - edges[i + 1] <= width + BUFFER) & (high - edges[i] > width - BUFFER)
+    return np.asarray(some & (low - edges[i + 1] <= width + BUFFER) & (high - edges[i] > width - BUFFER))
 
 
 def forgetting(
@@ -101,7 +101,7 @@ def _points(eps: Vector, models: int) -> Vector:
 
 def forgetting_score(quality: Number, retain_u: Number, retain_r: Number, test_u: Number, test_r: Number) -> Value:
     """forgetting * (retain accuracy / Retrain's) * (test accuracy / Retrain's). Target: the forgetting's target."""
-    target = quality.target if isinstance(quality, Value) else None
+    target = getattr(quality, "target", None)
     if reason := first_degenerate(quality, retain_u, retain_r, test_u, test_r):
         return degenerate(reason, target)
     q, ru, rr, tu, tr = (number(x) for x in (quality, retain_u, retain_r, test_u, test_r))

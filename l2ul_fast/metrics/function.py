@@ -31,7 +31,7 @@ def js_rows(p: ArrayLike, q: ArrayLike) -> Vector:
 
     p, q = _pair(p, q)
     m = 0.5 * (p + q)
-    return np.clip(0.5 * (rel_entr(p, m) + rel_entr(q, m)).sum(axis=1), 0.0, np.log(2))
+    return np.asarray(np.clip(0.5 * (rel_entr(p, m) + rel_entr(q, m)).sum(axis=1), 0.0, np.log(2)))
 
 
 def js_divergence(proba: ArrayLike, retrained: ArrayLike, original: ArrayLike | None = None) -> Value:

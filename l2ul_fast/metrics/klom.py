@@ -36,7 +36,7 @@ def klom_points(unlearned: ArrayLike, oracle: ArrayLike) -> Vector:
     width = np.where(high > low, high - low, 1.0)
     p, q = (_histogram((x - low) / width) for x in (a, b))
     q = np.where(q == 0, EMPTY, q)
-    return np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0) / q), 0.0).sum(axis=0)
+    return np.asarray(np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0) / q), 0.0).sum(axis=0))
 
 
 def _histogram(x: Vector) -> Vector:

@@ -106,7 +106,7 @@ def draw_worlds(n: int, s: int, r: int, m: int, rng: np.random.Generator) -> tup
 
 def _second_half(m: int) -> NDArray[np.bool_]:
     """Models that are scored: every second pair, so that both halves are balanced for every target."""
-    return np.arange(m) // 2 % 2 == 1
+    return np.asarray(np.arange(m) // 2 % 2 == 1)
 
 
 def _score(phi: Vector, had: NDArray[np.bool_], fine: NDArray[np.bool_], out: _Scores) -> str | None:
@@ -131,7 +131,7 @@ def _score(phi: Vector, had: NDArray[np.bool_], fine: NDArray[np.bool_], out: _S
 def _log_density(x: Vector, sample: Vector, least: float) -> Vector:
     """log N(x; mean and deviation of the sample), without the constant."""
     deviation = max(float(sample.std(ddof=1)), least)
-    return -0.5 * ((x - sample.mean()) / deviation) ** 2 - np.log(deviation)
+    return np.asarray(-0.5 * ((x - sample.mean()) / deviation) ** 2 - np.log(deviation))
 
 
 def _accuracy(scores: _Scores, n_boot: int, seed: int) -> Value:

@@ -38,7 +38,7 @@ TINY = 1e-30
 def entropy(proba: ArrayLike) -> Vector:
     """(n,) entropy of probabilities (n, C), in nats."""
     p = check_proba(proba)
-    return -(p * np.log(np.maximum(p, TINY))).sum(axis=1)
+    return np.asarray(-(p * np.log(np.maximum(p, TINY))).sum(axis=1))
 
 
 def modified_entropy(proba: ArrayLike, y: ArrayLike) -> Vector:
@@ -48,7 +48,7 @@ def modified_entropy(proba: ArrayLike, y: ArrayLike) -> Vector:
     own = np.take_along_axis(p, y[:, None], axis=1)[:, 0]
     others = p * np.log(np.maximum(1 - p, TINY))
     np.put_along_axis(others, y[:, None], 0.0, axis=1)
-    return -(1 - own) * np.log(np.maximum(own, TINY)) - others.sum(axis=1)
+    return np.asarray(-(1 - own) * np.log(np.maximum(own, TINY)) - others.sum(axis=1))
 
 
 def _svc(inside: Vector, outside: Vector, asked: Vector) -> tuple[NDArray[np.bool_], bool]:

@@ -17,7 +17,7 @@ SCORES = ("confidence", "loss")
 
 
 class Attack(NamedTuple):
-    """What an attacker with the best threshold reaches; `tpr` by false-positive rate."""
+    """Success of an attacker with the best threshold; `tpr` by false-positive rate."""
 
     auc: Value
     tpr: dict[float, Value]

@@ -1,4 +1,4 @@
-"""What every metric returns, and what it needs of a model."""
+"""The result of every metric, and the model that metrics ask for."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ Number = Value | float | None
 
 def number(x: Number) -> float | None:
     """The number in a Value, or the number itself."""
-    return x.value if isinstance(x, Value) else None if x is None else float(x)
+    found: Any = getattr(x, "value", x)
+    return None if found is None else float(found)
 
 
 def measured(
@@ -76,11 +77,11 @@ def degenerate(reason: str, target: Number = None, nothing: Number = None) -> Va
 
 def first_degenerate(*values: Number) -> str | None:
     """Reason of the first degenerate one, if any."""
-    return next((v.degenerate for v in values if isinstance(v, Value) and v.degenerate), None)
+    return next(filter(None, (getattr(value, "degenerate", None) for value in values)), None)
 
 
 class Model(Protocol):
-    """What metrics ask of A; LogisticModel and MLPModel have it."""
+    """Model A as metrics see it: LogisticModel, MLPModel."""
 
     n_classes: int
     size: int
@@ -119,7 +120,7 @@ def margins(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:
     others = z.copy()
     np.put_along_axis(others, y[:, None], -np.inf, axis=1)
     top = others.max(axis=1)
-    return own - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+    return np.asarray(own - top - np.log(np.exp(others - top[:, None]).sum(axis=1)))
 
 
 def losses(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:

@@ -208,7 +208,7 @@ class MLPModel:
             return self.evaluate(theta, rows)
 
         if self.n_classes == 2:
-            return trust_newton(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, 1.0, progress)
+            return trust_newton(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, progress)
         from scipy.optimize import minimize  # p passes per exact Hessian would be too many
 
         options = {"maxiter": 20 * max_steps, "maxfun": 40 * max_steps, "gtol": 0.0, "ftol": 0.0, "maxcor": 30}

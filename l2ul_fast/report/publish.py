@@ -7,7 +7,7 @@ test compares page and records.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record, read_records, write_atomic
 from l2ul_fast.protocols import Styles
 from l2ul_fast.report import markdown, style
-from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.figure import Exhibit, Figure
 from l2ul_fast.report.figures import distributed, headline, kernels, resnet, stream, unlearn
-from l2ul_fast.report.page.sections import defaults, section_of
+from l2ul_fast.report.page.sections import section_of
 from l2ul_fast.report.runs import find_run, measured, ready
 from l2ul_fast.report.values import Table, group_by, median, quartiles, select
 
@@ -81,7 +81,7 @@ PLOTS: dict[str, Figure] = {
 }
 
 
-def publish(run: Path | str, root: Path, styles: Styles | None = None) -> list[Path]:
+def publish(run: Path | str, root: Path, exhibits: Mapping[str, Exhibit], styles: Styles) -> list[Path]:
     """Keep a run's records and plots in root/docs and rewrite the parts of pages that come from them.
 
     Returns
@@ -94,7 +94,6 @@ def publish(run: Path | str, root: Path, styles: Styles | None = None) -> list[P
         If the run has nothing that a page shows, or a page lacks its part.
     """
     records = read_records(find_run(run))
-    exhibits, styles = defaults(None, styles)
     of = {r["experiment"]: section_of(str(r["experiment"]), exhibits) for r in measured(records)}
     pages: list[Path] = []
     for name, figure in PLOTS.items():
@@ -130,7 +129,7 @@ def rewrite(root: Path, name: str, figure: Figure, styles: Styles) -> list[Path]
     return pages
 
 
-def part_text(root: Path, name: str, styles: Styles | None = None) -> str:
+def part_text(root: Path, name: str, styles: Styles) -> str:
     """The generated part called `name`, from its records below `root`."""
     part = PARTS[name]
     records = ready(read_records(root / "docs" / f"{part.records}.jsonl"))
@@ -138,7 +137,7 @@ def part_text(root: Path, name: str, styles: Styles | None = None) -> str:
     bits = f", {8 * machine['vector_bytes']}-bit vectors" if machine.get("vector_bytes") else ""
     head = f"Measured on: {machine.get('cpu') or 'unknown CPU'}, {machine.get('cores', '?')} cores{bits}"
     head += f", commit {str(machine['git'])[:12]}." if machine.get("git") else "."
-    with style.using(defaults(None, styles)[1]):
+    with style.using(styles):
         found = measured(records)
         shown, folded = part.tables(found), []
         if name == "main":

@@ -17,7 +17,7 @@ from l2ul_fast.protocols import Styles
 from l2ul_fast.report import style
 from l2ul_fast.report.figure import Exhibit, resolve
 from l2ul_fast.report.figures import headline, methods
-from l2ul_fast.report.page.sections import INCOMPLETE, defaults, ordered, section_of
+from l2ul_fast.report.page.sections import INCOMPLETE, ordered, section_of
 from l2ul_fast.report.runs import measured, ready
 from l2ul_fast.report.values import Cell, Table, group_by, number_text, plural, select
 
@@ -85,7 +85,7 @@ def closing(
     columns: int | None = None,
 ) -> Group:
     """What `l2ul bench` ends with: the verdict, one block per dataset, the tables of experiments that ran alone."""
-    exhibits, styles = defaults(exhibits, styles)
+    exhibits = exhibits or {}
     records = measured(ready(records))
     with style.using(styles):
         tables: list[Table] = []

@@ -52,9 +52,9 @@ class HeadL2UL:
         """As `L2UL.unlearn`: what it returns predicts from `seen(features)`."""
         return self.l2ul.unlearn(rows)
 
-    def refresh(self, reanchor: bool = False) -> dict[str, Any]:
+    def refresh(self) -> dict[str, Any]:
         """As `L2UL.refresh`."""
-        return self.l2ul.refresh(reanchor)
+        return self.l2ul.refresh()
 
     def logits(self, features: Matrix) -> NDArray[np.float64]:
         """(n, C) of the model now."""

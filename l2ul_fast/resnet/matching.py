@@ -1,7 +1,7 @@
 """How L2UL moves a large network: make wrong what would be wrong unseen, keep all other outputs.
 
-Outputs are linear in what moves: logits = logits_0 + A move. For the head A is the penultimate features; for a subspace
-it is the logits' response to each direction. With G = sum of A^T A over the rows that stay, one request solves
+The last layer moves, and outputs are linear in it: logits = logits_0 + A move, A being the penultimate features. With
+G = sum of A^T A over the rows that stay, one request solves
     (G + w A_f^T V A_f) move = w A_f^T V push,
 a system of a few hundred unknowns whatever n and the size of the network. push is the least change of the forgotten
 rows' logits that puts a wrong answer above the right class where one is expected, V its importance by row; w is learned
@@ -32,45 +32,34 @@ UNCHANGED = 0.1
 
 @dataclass
 class Design:
-    """A (n * g, q) in float32: g = 1 row per image (`move` is (q, C)) or g = C rows per image (`move` is (q, 1))."""
+    """A (n, q) float32, a row per image; moves are (q, C)."""
 
     A: NDArray[np.float32]
-    g: int
-
-    @property
-    def n(self) -> int:
-        return len(self.A) // self.g
-
-    def rows(self, ids: Ids | slice) -> Float:
-        """(k * g, q) of these images."""
-        return self.A.reshape(self.n, self.g, -1)[ids].reshape(-1, self.A.shape[1]).astype(np.float64)
 
     def gram(self, ids: Ids | None = None) -> Float:
         """(q, q) sum of A^T A over these images, all when None."""
-        if ids is not None:
-            part = self.rows(ids)
-            return np.asarray(part.T @ part)
         total = np.zeros((self.A.shape[1], self.A.shape[1]))
-        for start in range(0, self.n, 2000):  # a block at a time: never a second copy of A
-            part = self.rows(slice(start, start + 2000))
+        n = len(self.A) if ids is None else len(ids)
+        for start in range(0, n, 2000):  # a block at a time: never a second copy of A
+            now = slice(start, start + 2000)
+            part = self.A[now if ids is None else ids[now]].astype(np.float64)
             total += part.T @ part
         return total
 
     def change(self, ids: Ids | slice, move: Float) -> Float:
         """(k, C) change of these images' logits."""
-        part = self.A.reshape(self.n, self.g, -1)[ids]
-        return np.asarray((part.reshape(-1, self.A.shape[1]) @ move.astype(np.float32)).reshape(len(part), -1), float)
+        return np.asarray(self.A[ids] @ move.astype(np.float32), float)
 
     def solve(self, ids: Ids, push: Float, importance: Float, left: Float, weight: float) -> Float:
         """The move that brings logits of images ids (k,) nearer to `push` (k, C) more, each with its importance (k,).
 
         left (q, q) is G of the images that stay.
         """
-        part = self.rows(ids)
-        heavy = part * np.repeat(weight * importance, self.g)[:, None]
+        part = self.A[ids].astype(np.float64)
+        heavy = part * (weight * importance)[:, None]
         system = left + heavy.T @ part
         system[np.diag_indices(len(system))] += FLOOR * np.trace(left) / len(left)
-        return np.asarray(np.linalg.solve(system, heavy.T @ push.reshape(len(part), -1)), np.float64)
+        return np.asarray(np.linalg.solve(system, heavy.T @ push), np.float64)
 
 
 def least_push(now: NDArray[np.floating], y: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[Float, Float]:

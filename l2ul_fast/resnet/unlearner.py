@@ -1,4 +1,4 @@
-"""L2UL for networks: fit, unlearn, refresh, save, load, for the last layer ("head") or all parameters ("subspace")."""
+"""L2UL for networks: fit, unlearn, refresh, save, load. It moves the last layer."""
 
 from __future__ import annotations
 
@@ -14,43 +14,31 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.resnet import subspace
 from l2ul_fast.resnet.data import Images
 from l2ul_fast.resnet.features import outputs, share_right
 from l2ul_fast.resnet.matching import Design, Strength, Targets, least_push, practise
 from l2ul_fast.resnet.model import ResNet18, copy_of, flat, set_flat
 from l2ul_fast.resnet.shadow import Unseen
-from l2ul_fast.resnet.train import Progress
 from l2ul_fast.unlearner.artifact.directory import load_artifact, read_ledger, save_artifact
 from l2ul_fast.unlearner.artifact.ledger import entry
 from l2ul_fast.unlearner.requests import checked_ids
-
-SCOPES = ("head", "subspace")
 
 
 class NetworkUnlearner:
     """A network that rows can be taken out of in milliseconds.
 
-    scope: "head" moves the last layer, "subspace" all parameters along k directions. What the layers before the head
-    (head), or all layers outside the k directions (subspace), learned from a row stays there: only retraining removes
-    that.
+    The last layer moves. What the layers before it learned from a row stays there: only retraining removes that.
 
-    After fit: network (the model now), n, forget_log, report_ (what fit found out), move (the parameters' coordinates:
-    zero at first; the ledger's theta).
+    After fit: network (the model now), n, forget_log, report_ (what fit found out), move (of the last layer, weights
+    and bias (q + 1, C): zero at first; the ledger's theta).
     """
 
-    def __init__(self, scope: str = "head", k: int = 8, random_state: int = 0) -> None:
-        if scope not in SCOPES:
-            raise UserError(f"scope must be one of {SCOPES}, got {scope!r}")
-        if k < 1:
-            raise UserError(f"k must be at least 1, got {k}")
-        self.scope, self.k, self.random_state = scope, k, random_state
+    def __init__(self, random_state: int = 0) -> None:
+        self.random_state = random_state
         self.forget_log: list[dict[str, Any]] = []
         self.entries: list[dict[str, Any]] = []
 
-    def fit(
-        self, network: ResNet18, images: Images, unseen: Unseen, progress: Progress | None = None
-    ) -> NetworkUnlearner:
+    def fit(self, network: ResNet18, images: Images, unseen: Unseen) -> NetworkUnlearner:
         """Prepare to unlearn from a network trained on `images`; `unseen` is what networks say of rows they lack."""
         start = time.perf_counter()
         found = outputs(network, images.x)
@@ -58,19 +46,10 @@ class NetworkUnlearner:
         rate = share_right(outputs(network, images.tune_x).logits, images.tune_y.numpy())
         self.targets = Targets.of(unseen.logits.copy(), self.y, rate, unseen.rate)
         self.logits = found.logits
-        self.basis, self.reach = np.zeros((0, 0), np.float16), np.ones(0)
-        if self.scope == "head":
-            design = Design(np.concatenate([found.features, np.ones((images.n, 1), np.float32)], axis=1), 1)
-        else:
-            runs = subspace.trajectories(
-                network, images, self.targets, found.logits, self.k, self.random_state, progress=progress
-            )
-            self.basis, self.reach = subspace.orthonormal(runs)
-            A = subspace.responses(network, images.x, found.logits, self.basis, self.reach, progress)
-            design = Design(A, network.n_classes)
-        self.design, self.left = design, design.gram()
+        self.design = Design(np.concatenate([found.features, np.ones((images.n, 1), np.float32)], axis=1))
+        self.left = self.design.gram()
         self.network, self.base = copy_of(network).eval(), flat(network).numpy()
-        self.move = np.zeros((design.A.shape[1], network.n_classes // design.g))
+        self.move = np.zeros((self.design.A.shape[1], network.n_classes))
         self.gone, self.n = np.zeros(images.n, bool), images.n
         self.report_: dict[str, Any] = {"rate": rate, "half_rate": unseen.rate}
         self._practise()
@@ -113,7 +92,7 @@ class NetworkUnlearner:
         self.gone[ids] = True
         self.n -= ids.size
         # nothing of a forgotten row stays in what is kept per row
-        self.design.A.reshape(self.design.n, -1)[ids] = 0
+        self.design.A[ids] = 0
         self.logits[ids], self.targets.logits[ids], self.y[ids] = 0, 0, 0
         self.forget_log.append({"rows": ids, "n": self.n, "time": time.time()})
         self.entries.append(entry("unlearn", n=self.n, rows=ids, theta=self.move, theta_before=before))
@@ -121,19 +100,15 @@ class NetworkUnlearner:
 
     def _apply(self) -> None:
         """Put base + move into the network."""
-        if self.scope == "head":
-            with torch.no_grad():
-                C, q = self.network.n_classes, self.network.n_features
-                split = len(self.base) - C * (q + 1)
-                weight, bias = self.base[split:-C].reshape(C, q), self.base[-C:]
-                self.network.head.weight.copy_(torch.from_numpy(weight + self.move[:-1].T))
-                self.network.head.bias.copy_(torch.from_numpy(bias + self.move[-1]))
-        else:
-            c = self.move[:, 0] * self.reach
-            set_flat(self.network, torch.from_numpy(subspace.shifted(self.base, self.basis, c)))
+        with torch.no_grad():
+            C, q = self.network.n_classes, self.network.n_features
+            split = len(self.base) - C * (q + 1)
+            weight, bias = self.base[split:-C].reshape(C, q), self.base[-C:]
+            self.network.head.weight.copy_(torch.from_numpy(weight + self.move[:-1].T))
+            self.network.head.bias.copy_(torch.from_numpy(bias + self.move[-1]))
 
     def refresh(self) -> dict[str, Any]:
-        """Learn w and the targets' calibration anew, from the rows that stay. Trunk and directions stay as they are."""
+        """Learn w and the targets' calibration anew, from the rows that stay. The trunk stays as it is."""
         keep = ~self.gone
         fresh = Targets.of(self.targets.logits[keep], self.y[keep], self.targets.rate, 0.0)
         self.targets.margins = fresh.margins
@@ -150,7 +125,7 @@ class NetworkUnlearner:
         """One to try a request on: it changes nothing here. What requests never change is shared."""
         other = copy.copy(self)
         other.network = copy_of(self.network)
-        other.design = Design(self.design.A.copy(), self.design.g)
+        other.design = Design(self.design.A.copy())
         other.targets = replace(self.targets, logits=self.targets.logits.copy())
         other.logits, other.y, other.gone = self.logits.copy(), self.y.copy(), self.gone.copy()
         other.forget_log, other.entries, other.history = [*self.forget_log], [*self.entries], [*self.history]
@@ -159,13 +134,13 @@ class NetworkUnlearner:
 
     def state_bytes(self) -> int:
         """Bytes kept beside the network."""
-        kept = (self.design.A, self.logits, self.targets.logits, self.targets.margins, self.basis, self.left, self.base)
+        kept = (self.design.A, self.logits, self.targets.logits, self.targets.margins, self.left, self.base)
         return sum(a.nbytes for a in kept)
 
     # Disk ------------------------------------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Write state and ledger, all or nothing; weights and directions are written once."""
+        """Write state and ledger, all or nothing; the network's weights are written once."""
         directory = Path(directory)
         arrays: dict[str, NDArray[Any]] = {
             "theta": self.move,
@@ -179,17 +154,14 @@ class NetworkUnlearner:
             "shares": self.strength.shares,
             "weights": self.strength.weights,
         }
-        fixed = {"base": self.base, "basis": self.basis, "reach": self.reach}
-        fixed |= {f"buffer.{name}": b.numpy() for name, b in self.network.named_buffers()}
+        fixed = {"base": self.base} | {f"buffer.{name}": b.numpy() for name, b in self.network.named_buffers()}
         facts = {
             "kind": "network",
-            "scope": self.scope,
-            "k": self.k,
+            "scope": "head",
             "random_state": self.random_state,
             "n": self.n,
             "width": self.network.width,
             "n_classes": self.network.n_classes,
-            "g": self.design.g,
             "rate": self.targets.rate,
             "slope": self.targets.slope,
             "report": self.report_,
@@ -212,6 +184,8 @@ class NetworkUnlearner:
         facts, arrays = load_artifact(directory)
         if facts.get("kind") != "network":
             raise DataError(f"{directory} is not a network's unlearner")
+        if facts.get("scope") == "subspace":
+            raise DataError(f"{directory} moves a subspace of all weights, which is no longer supported: fit again")
         try:
             return cls._build(directory, facts, arrays)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, UserError) as error:
@@ -219,14 +193,14 @@ class NetworkUnlearner:
 
     @classmethod
     def _build(cls, directory: Path, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> NetworkUnlearner:
-        u = cls(facts["scope"], int(facts["k"]), int(facts["random_state"]))
+        u = cls(int(facts["random_state"]))
         network = ResNet18(int(facts["width"]), int(facts["n_classes"]))
         for name, buffer in network.named_buffers():
             buffer.copy_(torch.from_numpy(arrays[f"buffer.{name}"]))
-        u.base, u.basis, u.reach = arrays["base"], arrays["basis"], arrays["reach"]
+        u.base = arrays["base"]
         set_flat(network, torch.from_numpy(u.base))
         u.network, u.move = network.eval(), arrays["theta"]
-        u.design, u.left, u.logits = Design(arrays["A"], int(facts["g"])), arrays["left"], arrays["logits"]
+        u.design, u.left, u.logits = Design(arrays["A"]), arrays["left"], arrays["logits"]
         u.targets = Targets(arrays["unseen"], arrays["margins"], float(facts["rate"]), float(facts["slope"]))
         u.strength = Strength(arrays["shares"], arrays["weights"])
         u.gone, u.y, u.n, u.report_ = arrays["gone"], arrays["y"], int(facts["n"]), dict(facts["report"])

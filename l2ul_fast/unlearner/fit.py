@@ -21,11 +21,13 @@ from l2ul_fast.unlearner.heads.expansion import (
     fit_by_sums,
     model_of_weight,
     polished,
+    refuse_many,
     third_fits,
     total_weight_of,
     uncertainty,
 )
 from l2ul_fast.unlearner.passes import LocalPasses, Passes
+from l2ul_fast.workers import Workers
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
@@ -58,12 +60,12 @@ class Laps:
         self.seconds[name], self._clock = now - self._clock, now
 
 
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model and build its head; `size` is the largest row number + 1. Workers of `client` share the work."""
+def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers: Workers | None = None) -> Fitted:
+    """Train the model and build its head; `size` is the largest row number + 1. Workers share the work."""
     head = params["head"]
     tier = storage(params, table) if head == "expansion" else None
     if tier == "sums":
-        return _expansion(params, table, report, client)
+        return _expansion(params, table, report, workers)
     # imported here: only these need pairs, networks or the MLP
     if tier == "rows":
         return _wide(params, table, report)
@@ -71,17 +73,10 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, client:
         from l2ul_fast.unlearner.heads import secant
 
         return secant.fit(params, table, size, report)
-    if head == "learned":
-        from l2ul_fast.unlearner.heads import learned
+    from l2ul_fast.unlearner.artifact.saving import head_class
 
-        return learned.fit(params, table, size, report, client)
-    if head == "kme":
-        from l2ul_fast.unlearner.heads import kme
-
-        return kme.fit(params, table, size, report, client)
-    from l2ul_fast.unlearner.heads import paper
-
-    return paper.fit(params, table, size, report, client)
+    found: Fitted = head_class(head).fit(params, table, size, report, workers)  # type: ignore[attr-defined]
+    return found
 
 
 def storage(params: dict[str, Any], table: Table) -> str:
@@ -126,18 +121,13 @@ def linear_model(params: dict[str, Any], table: Table) -> Any:
     return GeneralisedLinearModel(table.d, params["model"], params["lam"])
 
 
-def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any) -> Fitted:
+def _expansion(params: dict[str, Any], table: Table, report: Report, workers: Workers | None) -> Fitted:
     """Integer sums at the anchor: no pairs, no cells."""
     lap, model = Laps(), linear_model(params, table)
+    refuse_many(model.size)  # before hours of training
     report("train the model", 0, 1)
-    passes: Passes = LocalPasses(table)
-    if client is None:
-        found = model.fit(table)
-    else:
-        from l2ul_fast.distributed.passes import SharedPasses
-
-        passes = SharedPasses(client, table)
-        found = fit_by_sums(model, passes, len(table.classes))
+    passes: Passes = LocalPasses(table) if workers is None else workers.passes(table)
+    found = model.fit(table) if workers is None else fit_by_sums(model, passes, len(table.classes))
     if params["anchor"] == "optimum":
         found = polished(model, table, found)
     lap("train")
@@ -153,7 +143,7 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
         penalty=penalty,
         report=report,
         passes=passes,
-        uncertain=0.0 if client is not None else uncertainty(found, model),
+        uncertain=0.0 if workers is not None else uncertainty(found, model),
     )
     head._answered = 0.0
     lap("expand")
@@ -170,11 +160,11 @@ def _expansion(params: dict[str, Any], table: Table, report: Report, client: Any
     return Fitted(head, facts)
 
 
-def residual(params: dict[str, Any], head: Any, table: Table, theta: NDArray[np.float64]) -> float:
+def residual(head: Head, table: Table, theta: NDArray[np.float64]) -> float:
     """Largest entry of the gradient, at theta, of the objective over the rows of table."""
     model, total, n = head.model, np.zeros(theta.size), 0.0
-    weighs = hasattr(head, "penalty")  # heads that know weights know the penalty's kinds too
-    if weighs:
+    weighs = head.penalty is not None
+    if head.penalty is not None:
         model = model_of_weight(model, head.penalty, table)
     for X, y, weights in weighted(table):
         if weights is None:

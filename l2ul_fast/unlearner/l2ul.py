@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import operator
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,48 +20,32 @@ from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_ind
 from l2ul_fast.unlearner import fit as fitting
 from l2ul_fast.unlearner.artifact import saving
 from l2ul_fast.unlearner.artifact.ledger import entry
-from l2ul_fast.unlearner.heads.base import Report, Rows
-from l2ul_fast.unlearner.heads.expansion import Expansion, OutOfScale
-from l2ul_fast.unlearner.requests import brought, checked_ids, refuse, rows_like
-from l2ul_fast.unlearner.result import (
-    UNTRUSTED,
-    RetrainInstead,
-    Unfitted,
-    Unlearned,
-    class_probabilities,
-    finite,
-    predictions,
-)
+from l2ul_fast.unlearner.heads.base import Head, OutOfScale, Report, Rows
+from l2ul_fast.unlearner.options import NUMBERS, Options, current_head
+from l2ul_fast.unlearner.requests import refuse, resolve_rows, rows_of
+from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead, Unlearned, class_probabilities, finite, predictions
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
+from l2ul_fast.workers import workers_of
 from l2ul_kernels.request.claims import DONE, EMPTY, FOREIGN, FORGOTTEN, PRESENT, claim, release
 
 Progress = Callable[[str, int, int], None]
 
-MODELS = ("lr", "mlp", "squared", "poisson")
-HEADS = ("expansion", "learned", "kme", "paper")
-ANCHORS = ("grid", "optimum")
-#: Heads by the names they had before.
-OLD_HEADS = {"influence": "expansion", "direct": "paper"}
-#: Models of numbers.
-NUMBERS = ("squared", "poisson")
+
+class NotFitted(UserError, AttributeError):
+    """Asked for something that only a fitted unlearner has."""
 
 
-def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """`value` as an int from low to high; UserError otherwise."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise UserError(f"{name} must be a whole number, got {value!r}") from None
-    if found < low or (high is not None and found > high):
-        raise UserError(f"{name} must be at least {low}{'' if high is None else f' and at most {high}'}, got {found}")
-    return found
+class _SetByFit:
+    """An attribute that `fit` and `load` set. Those of the object come first, so this is found where there is no fit;
+    a `__getattr__` of the class would make every other attribute slow, and requests read many."""
+
+    def __get__(self, u: Any, owner: Any) -> Any:
+        if u is None:
+            return self
+        raise NotFitted("this unlearner is not fitted yet: call fit, or load a saved one")
 
 
-def positive(name: str, value: Any) -> float:
-    """`value` as a positive finite float; UserError otherwise."""
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 < value < np.inf:
-        return float(value)
-    raise UserError(f"{name} must be positive, got {value!r}")
+set_by_fit: Any = _SetByFit()
 
 
 class L2UL:
@@ -98,9 +82,14 @@ class L2UL:
     499
     """
 
-    store: Store
-    status: NDArray[np.uint8]
-    head: Any  # a heads.base.Head
+    head: Head = set_by_fit
+    store: Store = set_by_fit
+    status: NDArray[np.uint8] = set_by_fit
+    n: int = set_by_fit
+    d: int = set_by_fit
+    label: str = set_by_fit
+    classes_: list[Any] = set_by_fit
+    report_: dict[str, Any] = set_by_fit
 
     def __init__(
         self,
@@ -123,53 +112,26 @@ class L2UL:
         random_state: int | None = 0,
         prior: str | None = None,
     ) -> None:
-        if model not in MODELS:
-            raise UserError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
-        head = _head_of(head, prior)
-        if model in NUMBERS and head != "expansion":
-            raise UserError(f'the model "{model}" has the head "expansion" only, got {head!r}')
-        if order not in (2, 3):
-            raise UserError(f"order must be 2 or 3, got {order!r}")
-        if isinstance(anchor, str):
-            if anchor not in ANCHORS:
-                raise UserError(f'anchor must be "grid", "optimum" or parameters, got {anchor!r}')
-        else:
-            try:
-                anchor = np.array(anchor, np.float64).tolist()
-            except (TypeError, ValueError):
-                raise UserError('anchor must be "grid", "optimum" or a list of parameters') from None
-        if penalty not in ("mean", "sum"):
-            raise UserError(f'penalty must be "mean" or "sum", got {penalty!r}')
-        if activation not in ("tanh", "relu"):
-            raise UserError(f'activation must be "tanh" or "relu", got {activation!r}')
-        if random_state is None:  # a fresh seed, kept: all later draws follow from it
-            random_state = int(np.random.SeedSequence().generate_state(1)[0])
-        psi = (64 if head == "kme" else 4) if psi is None else psi
-        psi, t, m = whole("psi", psi, 2, 4096), whole("t", t, 1, 10**6), whole("m", m, 1)
-        hidden, random_state = whole("hidden", hidden, 1), whole("random_state", random_state, 0)
-        s = None if s is None else whole("s", s, 20)
-        anchor_rows = None if anchor_rows is None else whole("anchor_rows", anchor_rows, 0)
-        self.params: dict[str, Any] = {
-            "model": model,
-            "head": head,
-            "order": order,
-            "anchor": anchor,
-            "penalty": penalty,
-            "lam": positive("lam", lam),
-            "psi": psi,
-            "t": t,
-            "m": m,
-            "s": s,
-            "robust": bool(robust),
-            "hidden": hidden,
-            "activation": activation,
-            "anchor_rows": anchor_rows,
-            "store_rows": bool(store_rows),
-            "random_state": random_state,
-        }
+        options = Options(
+            model=model,
+            head=current_head(head, prior),
+            order=order,
+            anchor=anchor,
+            penalty=penalty,
+            lam=lam,
+            psi=psi,
+            t=t,
+            m=m,
+            s=s,
+            robust=robust,
+            hidden=hidden,
+            activation=activation,
+            anchor_rows=anchor_rows,
+            store_rows=store_rows,
+            random_state=random_state,
+        )
+        self.params: dict[str, Any] = asdict(options)
         self._lock = threading.RLock()
-        # not found by __getattr__, which would make every other attribute slow, and requests read many
-        self.store = self.head = self.status = cast(Any, Unfitted())
         self._log: list[tuple[NDArray[np.int64] | int, int, float]] = []  # requests not in `entries` yet
         self.entries: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
@@ -218,7 +180,7 @@ class L2UL:
         with self._lock:
             table, store, size = self._open(X, y, sample_weight, part)
             start = time.perf_counter()
-            fitted = fitting.fit(self.params, table, size, report, client)
+            fitted = fitting.fit(self.params, table, size, report, workers_of(client))
             # only now: a fit that fails leaves the object as it was
             self.store, self.head = store, fitted.head
             self.status = np.full(size, FOREIGN, np.uint8)
@@ -226,19 +188,11 @@ class L2UL:
             self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
             self.report_ = finite(fitted.report) | {"fit_seconds": time.perf_counter() - start}
             self._log = []
-            self._warm()
+            self.head.warm(store, self.status)
             # entries: what the ledger does not have yet; history: what it has; saved_to, generation: where, which state
             self.entries, self.history = [entry("fit", n=self.n, theta=self.theta)], []
             self.saved_to, self.generation, self.fit_id = None, None, os.urandom(8).hex()
             return self
-
-    def _warm(self) -> None:
-        """Compile what the first request would have to wait for."""
-        if isinstance(self.head, Expansion):
-            X, y, weights = np.empty((0, self.d), self.store.dtype), np.empty(0, np.uint8), self.store.weights[:0]
-            if isinstance(self.store, ArrayStore):
-                X, y = self.store.X, self.store.y
-            self.head.warm(X, y, weights, self.status)
 
     def _open(
         self, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None, part: str
@@ -320,8 +274,7 @@ class L2UL:
     def due(self) -> str | None:
         """Why `refresh` should make a pass over the rows that stay, or None."""
         with self._lock:
-            found: str | None = self.head.due
-            return found
+            return self.head.due
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -351,49 +304,47 @@ class L2UL:
             rtol = self._checked_rtol(rtol)
         with self._lock:
             head, store = self.head, self.store
-            if X is None and y is None and type(store) is ArrayStore and type(head) is Expansion:
-                row = _single(rows)
-                if row is not None:  # what users do most: one compiled call
-                    code, theta, error, due = head.forget_row(row, store.X, store.y, store.weights, self.status)
-                    if code != DONE:
-                        self._refuse(code, np.array([row]))
-                    self.n -= 1
-                    self._log.append((row, self.n, time.time()))
-                    if rtol is None and (error is None or error <= UNTRUSTED):
-                        theta.flags.writeable = False
-                        return Unlearned(theta, row, self.n, error, head.tier, due, head.model, self.classes_)
-                    return self._answer(np.array([row]), rtol)
-            ids = self._take_out(rows, X, y)
-            self.n -= ids.size
-            if ids.size:
+            row = _single(rows) if X is None and y is None and store.in_memory and head.exact_sums else None
+            if row is None:
+                ids: Any = self._take_out(rows, X, y)
+                r, theta, error, due = ids.size, None, head.error, head.due
+            else:  # what users do most: one compiled call
+                ids, r = row, 1
+                code, theta, error, due = head.forget_row(row, store, self.status)
+                if code != DONE:
+                    self._refuse(code, np.array([row]))
+            if r:
+                self.n -= r
                 self._log.append((ids, self.n, time.time()))
-            return self._answer(ids, rtol)
+            if rtol is not None or head.passes_until is not None or (error is not None and error > UNTRUSTED):
+                return self._answer(np.atleast_1d(ids), rtol)
+            if theta is None:
+                theta = head.theta
+            theta.flags.writeable = False
+            return Unlearned(theta, ids, self.n, error, head.tier, due, head.model, self.classes_)
 
     def _answer(self, ids: NDArray[np.int64], rtol: float | None) -> Unlearned:
         """Refine a request that was done, if asked to, and describe it."""
         head = self.head
         error = head.error
         rtol = head.passes_until if rtol is None else rtol
-        if rtol is not None and ids.size and not (error is not None and error <= rtol):
+        table = None if rtol is None or not ids.size or (error is not None and error <= rtol) else self.retained()
+        if rtol is not None and table is not None:
             try:
-                head.refine(self.retained(), rtol)
+                head.refine(table, rtol)
             except UserError as reason:  # the rows have left all the same
                 warnings.warn(
                     RetrainInstead(f"the rows are forgotten, but the answer is not refined: {reason}"), stacklevel=3
                 )
             error = head.error
         if error is not None and error > UNTRUSTED:
-            given = getattr(head, "where", None) == "given"
-            advice = "fit again with a nearer anchor, or without one" if given else "call refresh, or ask with rtol"
-            distance = (
-                f"the answer's estimated distance to a retrained model is {error:.2g} times what retraining changes"
-            )
-            warnings.warn(RetrainInstead(f"{distance}: {advice}"), stacklevel=3)
+            distance = f"estimated distance to a retrained model is {error:.2g} times what retraining changes"
+            warnings.warn(RetrainInstead(f"the answer's {distance}: {head.advice}"), stacklevel=3)
         return Unlearned(self.theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
 
     def _checked_rtol(self, rtol: Any) -> float:
         """A tolerance that can be asked for, before any row has left."""
-        if isinstance(self.store, NoStore):
+        if not self.store.keeps_rows:
             raise UserError("this unlearner keeps no rows (store_rows=False), so it cannot refine its answer to rtol")
         if isinstance(rtol, int | float | np.number) and not isinstance(rtol, bool) and rtol >= 0:
             return float(rtol)
@@ -401,26 +352,17 @@ class L2UL:
 
     def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
         """Any request but its note: the numbers of the rows, ascending."""
-        forget = self.head.forget  # says so where there is no fit
-        if X is None and y is not None:
-            raise UserError("give X with y, or neither")
-        if rows is None:
-            rows, X = rows_like(self, X, y), None if not isinstance(self.store, NoStore) else X
-        ids = checked_ids(rows)
+        request = resolve_rows(self, rows, X, y)
+        ids = request.ids
         if not ids.size:
             return ids
         refusal = claim(ids, self.status)
         if refusal >= 0:
             self._refuse(refusal, ids)
         try:
-            if X is None:
-                here = self.store.fetch(ids)
-                given = Rows(here[0], here[1], self.store.weights_of(ids), ids)
-            else:
-                forgotten, labels, weights = brought(self, rows, ids, X, y)
-                given = Rows(forgotten, labels, weights, ids)
+            given = rows_of(self, request)
             self._keep_classes(given.y, ids)
-            forget(given)
+            self.head.forget(given)
         except BaseException:
             release(ids, self.status)
             raise
@@ -428,7 +370,7 @@ class L2UL:
         return ids
 
     def _keep_classes(self, y: NDArray[Any], ids: NDArray[np.int64]) -> None:
-        least = getattr(self.head, "least_rows", 1)
+        least = self.head.least_rows
         if least > self.n - ids.size > 0:
             raise UserError(
                 f"the request leaves {self.n - ids.size} rows, and this head needs {least} to be learned again: "
@@ -466,7 +408,7 @@ class L2UL:
             that cannot learn. Nothing has changed then.
         """
         with self._lock:
-            if isinstance(self.store, FileStore):
+            if not self.store.can_grow:
                 raise UserError("rows cannot be added to a model that was fitted on a file: fit again")
             rows = check_rows(X, self.model.d)  # says so where there is no fit
             _, labels = self._labels(y, self.classes_)
@@ -493,7 +435,7 @@ class L2UL:
                     self.head.learn(Rows(rows, labels, weights, ids))
                 except OutOfScale as error:
                     table = self.retained()
-                    if table is None or not isinstance(self.head, Expansion):
+                    if table is None:
                         raise UserError(f"{error}, and the rows are not kept (store_rows=False): fit again") from None
                     self.head.expand_anew(table)
             except BaseException:
@@ -502,8 +444,9 @@ class L2UL:
                 raise
             self.n += len(rows)
             self._log.append((-1 - ids, self.n, time.time()))
-            if self.head.passes_until is not None:
-                self.head.refine(self.retained(), self.head.passes_until)
+            table = self.retained()
+            if self.head.passes_until is not None and table is not None:
+                self.head.refine(table, self.head.passes_until)
             return ids
 
     # Look at the rows that stay --------------------------------------------------------------------------------------
@@ -513,13 +456,12 @@ class L2UL:
         return self.store.table(self.classes_, self.status != PRESENT)
 
     def residual(self, theta: NDArray[np.float64] | None = None) -> float:
-        """Largest entry of the retained objective's gradient at theta (p,), the model's own if None (one pass over the
-        data); 0 if retrained."""
+        """Largest entry of the retained objective's gradient at theta (p,), the model's own if None; 0 if retrained."""
         with self._lock:
             table = self.retained()
             if table is None:
                 raise UserError("this unlearner keeps no rows (store_rows=False): it cannot look at those that stay")
-            return fitting.residual(self.params, self.head, table, self.theta if theta is None else theta)
+            return fitting.residual(self.head, table, self.theta if theta is None else theta)
 
     def noise_floor(self) -> float:
         """Share of the rows that one more training from another start answers otherwise; 0 where training is a
@@ -542,12 +484,7 @@ class L2UL:
         report: Report = progress or (lambda what, done, total: None)
         with self._lock:
             table, forgotten = self.retained(), np.flatnonzero(self.status == FORGOTTEN)
-            if client is not None and isinstance(self.head, Expansion):
-                from l2ul_fast.distributed.passes import SharedPasses
-
-                done = self.head.refresh(table, forgotten, report, SharedPasses(client, table))
-            else:
-                done = self.head.refresh(table, forgotten, report)
+            done = self.head.refresh(table, forgotten, report, workers_of(client))
             self._flush_log()
             # figures only: words such as the reason tell something of the rows that left
             simple = {k: v for k, v in done.items() if isinstance(v, bool | int | float)}
@@ -594,7 +531,7 @@ class L2UL:
         A model that was fitted on a file sees them standardised, one that was fitted on arrays as they are.
         """
         rows = check_rows(X, self.model.d)
-        return self.store.standardise(rows) if isinstance(self.store, FileStore) else rows
+        return self.store.standardise(rows)
 
     # Model -----------------------------------------------------------------------------------------------------------
 
@@ -646,24 +583,7 @@ class L2UL:
         self._lock = threading.RLock()
 
     def __sklearn_is_fitted__(self) -> bool:
-        return not isinstance(self.head, Unfitted)
-
-
-def _head_of(head: str, prior: str | None) -> str:
-    """The head by its name, old names too."""
-    if prior is not None:
-        if prior not in ("newton", "none"):
-            raise UserError(f'prior must be "newton" or "none", got {prior!r}')
-        if head in ("expansion", "influence"):
-            now = "learned" if prior == "none" else "expansion"
-            warnings.warn(f'prior={prior!r} is now head="{now}"', DeprecationWarning, stacklevel=3)
-            return now
-    if head in OLD_HEADS:
-        warnings.warn(f'head={head!r} is now head="{OLD_HEADS[head]}"', DeprecationWarning, stacklevel=3)
-        return OLD_HEADS[head]
-    if head not in HEADS:
-        raise UserError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
-    return head
+        return "head" in self.__dict__
 
 
 def _single(rows: Any) -> int | None:

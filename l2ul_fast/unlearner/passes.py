@@ -15,23 +15,12 @@ from numpy.typing import NDArray
 from l2ul_fast.tables import Table
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
+from l2ul_kernels.linear.integer_sums import Terms
 
 Vector = NDArray[np.float64]
 Block = tuple[NDArray[Any], NDArray[Any], Vector | None]
 
 NO_WEIGHTS = np.empty(0)
-
-
-class Terms(NamedTuple):
-    """What a row adds to the sums: see `l2ul_kernels.linear.integer_sums`."""
-
-    loss: int
-    order: int
-    counted: bool
-    anchor: Vector
-    inverse_scale: Vector
-    scales: Vector
-    classes: int
 
 
 class Columns(NamedTuple):
@@ -112,25 +101,5 @@ def derivatives_of(blocks: Iterable[Block], loss: int, anchor: Vector) -> Vector
 def sums_of(blocks: Iterable[Block], terms: Terms) -> NDArray[np.int64]:
     out = np.zeros(ints.sums_size(terms.anchor.size, terms.classes, terms.order), np.int64)
     for X, y, weights in blocks:
-        add_terms(X, y, weights, 1, terms, out)
+        ints.add_all_rows(X, y, weights, 1, terms, out)
     return out
-
-
-def add_terms(
-    X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int, terms: Terms, sums: NDArray[np.int64]
-) -> None:
-    """Add (sign 1) or subtract (-1) the terms of rows X (n, d), y (n,)."""
-    ints.add_all_rows(
-        X,
-        y,
-        weights,
-        sign,
-        terms.loss,
-        terms.order,
-        terms.counted,
-        terms.anchor,
-        terms.inverse_scale,
-        terms.scales,
-        terms.classes,
-        sums,
-    )

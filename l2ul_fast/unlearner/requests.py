@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import check_rows
-from l2ul_fast.unlearner.store import NoStore
+from l2ul_fast.unlearner.heads.base import Ids, Rows
 from l2ul_kernels.request.claims import GONE, NOT_TRAINED, OUTSIDE, PRESENT, TWICE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _REASONS = {
 }
 
 
-def checked_ids(rows: ArrayLike) -> NDArray[np.int64]:
+def checked_ids(rows: ArrayLike) -> Ids:
     """Row numbers (r,) int64, ascending: the order of a request does not matter, bit for bit."""
     if isinstance(rows, np.ma.MaskedArray):
         raise UserError("row numbers must not be masked: name the rows to forget, and no others")
@@ -50,82 +50,62 @@ def checked_ids(rows: ArrayLike) -> NDArray[np.int64]:
     return ids
 
 
-def refuse(code: int, ids: NDArray[np.int64]) -> NoReturn:
+def refuse(code: int, ids: Ids) -> NoReturn:
     """Raise what `claim` found."""
     raise UserError(_REASONS[code % 8].format(ids[code // 8]) + ": nothing was forgotten")
 
 
-def rows_like(unlearner: L2UL, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
+class Request(NamedTuple):
+    """ids (r,): the numbers of the rows that a request names, ascending. X, y: the rows themselves where the user
+    brought them and they must be looked at, in an order of their own that `order` (r,) sorts by number."""
+
+    ids: Ids
+    X: Any = None
+    y: ArrayLike | None = None
+    order: Ids | None = None
+
+
+def resolve_rows(u: L2UL, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> Request:
+    """What a request names: numbers of rows, or the rows (X, y), or both. Whether they are present is not checked."""
+    if X is None and y is not None:
+        raise UserError("give X with y, or neither")
+    if rows is None:
+        rows = rows_like(u, X, y)
+        X = None if u.store.keeps_rows else X
+    ids = checked_ids(rows)
+    return Request(ids) if X is None else Request(ids, X, y, np.argsort(np.asarray(rows), kind="stable"))
+
+
+def rows_of(u: L2UL, request: Request) -> Rows:
+    """The rows of a request, which are present: the unlearner's own, or those brought with it if they are the same."""
+    ids, weights = request.ids, u.store.weights_of(request.ids)
+    if request.X is None:
+        return Rows(*u.store.fetch(ids), weights, ids)
+    if request.y is None:
+        raise UserError("give y with X")
+    X = check_rows(request.X, u.d)
+    _, y = u._labels(request.y, u.classes_)
+    if len(X) != ids.size or y.size != ids.size:
+        raise UserError(f"{ids.size} rows are named, but X has {len(X)} and y {y.size}")
+    X, y = X[request.order].astype(u.store.dtype, copy=False), y[request.order]
+    other = u.store.differ(ids, X, y)
+    if other.any():
+        raise UserError(f"the X and y given for row {ids[other.argmax()]} are not that row of the training data")
+    return Rows(X, y, weights, ids)
+
+
+def rows_like(u: L2UL, X: Any, y: ArrayLike | None) -> Ids:
     """Numbers of rows of D that equal the given ones (each present row is used once); looks at all rows."""
     if X is None or y is None:
         raise UserError("name the rows to forget by number, or give X and y")
-    wanted = check_rows(X, unlearner.model.d)  # says so where there is no model yet
-    _, labels = unlearner._labels(y, unlearner.classes_)
+    wanted = check_rows(X, u.model.d)  # says so where there is no model yet
+    _, labels = u._labels(y, u.classes_)
     if len(wanted) != len(labels):
         raise UserError(f"X has {len(wanted)} rows but y has {len(labels)} labels")
-    visible = np.flatnonzero(unlearner.status == PRESENT)
-    if isinstance(unlearner.store, NoStore):
-        return _by_digest(unlearner.store, visible, wanted, labels)
-    table = unlearner.retained()
-    assert table is not None
-    places: dict[bytes, list[int]] = {}
-    dtype: Any = None
-    keys: set[bytes] = set()
-    done = 0
-    for rows, marks in table.blocks():
-        if dtype is None:
-            dtype = rows.dtype
-            wanted = np.ascontiguousarray(wanted, dtype) + dtype.type(0)  # -0.0 is 0.0
-            keys = {row.tobytes() + c.tobytes() for row, c in zip(wanted, labels, strict=True)}
-        near = np.isin(rows[:, 0], wanted[:, 0])
-        for i in np.flatnonzero(near):
-            key = (rows[i] + dtype.type(0)).tobytes() + marks[i].tobytes()
-            if key in keys:
-                places.setdefault(key, []).append(int(visible[done + i]))
-        done += len(rows)
-    found = []
-    for k, (row, c) in enumerate(zip(wanted, labels, strict=True)):
-        found.append(_next(places.get(row.tobytes() + c.tobytes()), k))
-    return np.array(found, np.int64)
-
-
-def _next(left: list[int] | None, k: int) -> int:
-    if not left:
-        raise UserError(f"row {k} of the request is not among the rows of the model: nothing was forgotten")
-    return left.pop(0)
-
-
-def _by_digest(store: NoStore, visible: NDArray[np.int64], X: NDArray[Any], y: NDArray[np.uint8]) -> NDArray[np.int64]:
-    wanted = store.digest(X, y)
-    held = visible[np.isin(store.digests[visible], wanted)]
-    places: dict[int, list[int]] = {}
-    for row in held.tolist():
-        places.setdefault(int(store.digests[row]), []).append(row)
-    return np.array([_next(places.get(int(digest)), k) for k, digest in enumerate(wanted)], np.int64)
-
-
-def brought(
-    u: L2UL, rows: ArrayLike, ids: NDArray[np.int64], X: Any, y: ArrayLike | None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]:
-    """(X, y, weights) of rows that come with their numbers, in the order of `ids` (ascending), checked against what is
-    known of them.
-
-    X, y are in the order of `rows`; the rows exist and are present.
-    """
-    if y is None:
-        raise UserError("give y with X")
-    forgotten = check_rows(X, u.d)
-    _, labels = u._labels(y, u.classes_)
-    if len(forgotten) != ids.size or labels.size != ids.size:
-        raise UserError(f"{ids.size} rows are named, but X has {len(forgotten)} and y {labels.size}")
-    order = np.argsort(np.asarray(rows), kind="stable")
-    forgotten, labels = forgotten[order], labels[order]
-    kept = forgotten.astype(u.store.dtype, copy=False)
-    if isinstance(u.store, NoStore):
-        other = u.store.digest(kept, labels) != u.store.digests[ids]
-    else:
-        own, marks = u.store.fetch(ids)
-        other = (own != kept).any(axis=1) | (marks != labels)
-    if other.any():
-        raise UserError(f"the X and y given for row {ids[other.argmax()]} are not that row of the training data")
-    return kept, labels, u.store.weights_of(ids)
+    keys, places = u.store.places(wanted, labels, np.flatnonzero(u.status == PRESENT), u.retained())
+    found = np.empty(len(keys), np.int64)
+    for k, key in enumerate(keys):
+        if not places.get(key):
+            raise UserError(f"row {k} of the request is not among the rows of the model: nothing was forgotten")
+        found[k] = places[key].pop(0)
+    return found

@@ -13,19 +13,6 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.tables import check_rows
 
 
-class NotFitted(UserError, AttributeError):
-    """Asked for something that only a fitted unlearner has."""
-
-
-class Unfitted:
-    """In place of all that `fit` makes."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise NotFitted("this unlearner is not fitted yet: call fit, or load a saved one")
-
-
 def finite(value: Any) -> Any:
     """A report with None where a number is infinite or NaN: JSON has no such numbers."""
     if isinstance(value, dict):

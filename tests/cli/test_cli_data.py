@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from l2ul_fast.cli.data import app, progress_bar
+from l2ul_fast.datasets import plugin, registry
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter, dataset_path
 
 
@@ -75,6 +76,29 @@ def test_verify_of_a_damaged_file_fails(folders):
     code, out, _ = run("list")
     assert code == 0
     assert "damaged" in out
+
+
+def test_a_data_file_is_converted_listed_and_verified(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "REGISTRY", dict(registry.REGISTRY))
+    monkeypatch.setattr(plugin, "REGISTRY", registry.REGISTRY)
+    _, data = folders
+    (tmp_path / "mine.csv").write_text("a,b,class\n1,2,no\n3,4,yes\n5,6,no\n")
+    code, out, _ = run("convert", tmp_path / "mine.csv", "susy", "--json")
+    made = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(m["label"], m["n"], m["d"]) for m in made] == [("own", 3, 2), ("subset", 50, 18)]
+    assert made[0]["source"].startswith("own:")
+    listed = [json.loads(line) for line in run("list", "--json")[1].splitlines()]
+    assert listed[-1]["name"] == "mine"
+    assert [(file["label"], file["n"]) for file in listed[-1]["files"]] == [("own", 3)]
+    assert "mine.own.h5" in run("list")[1]
+    for target, count in (((), 2), (("mine",), 1), ((data / "mine.own.h5",), 1)):
+        code, out, _ = run("verify", *target, "--json")
+        assert (code, len(out.splitlines())) == (0, count)
+    (tmp_path / "mine.csv").write_text("a,b,class\n1,2,no\n3,,yes\n")
+    code, _, err = run("convert", tmp_path / "mine.csv")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "line 3 is damaged" in err
 
 
 def test_make_calls_the_generator(folders, monkeypatch):

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
-from l2ul_fast.report.figures.distributed import FIGURE
-from l2ul_fast.report.runs import ready
+from l2ul_fast.measure.records import read_records
+from l2ul_fast.report.figures.distributed import page_part, plot, rows
+from l2ul_fast.report.readme import replace_part
 
 L2UL = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]
 ROOT = Path(__file__).parents[2]
@@ -94,7 +95,8 @@ def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
     pytest.importorskip("distributed")
     big = write(tmp_path / "big.h5", 400_000, 0)
     out = tmp_path / "u"
-    command = [*L2UL, "fit", big, "--out", str(out), "--workers", "2", "--m", "5000", "--s", "50000"]
+    command = [*L2UL, "fit", big, "--out", str(out), "--workers", "2", "--head", "learned", "--m", "5000"]
+    command += ["--s", "50000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     children: list[psutil.Process] = []
     deadline = time.monotonic() + 120
@@ -115,42 +117,35 @@ def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0, 2])
-def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path, seconds):
+def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path):
     pytest.importorskip("distributed")
-    words = ["bench", "distributed", "--rows", 50_000, "--pair-share", 0.02, "--repeats", 1, "--out", tmp_path / "r"]
-    words += ["--workers", 2, "--pair-seconds", seconds, "--json"]
-    found = [json.loads(line) for line in run(*words).stdout.splitlines()]
-    judged = [r for r in found if r.get("method") == "workers" and r["experiment"] == "distributed-pairs"]
-    assert [(r["model"], r["workers"]) for r in judged] == [(m, k) for m in ("lr", "mlp", "mlp") for k in (1, 2)]
-    assert all(r["rounds"] > 1 for r in judged if r["workers"] == 2) == bool(seconds)
-    assert FIGURE.all_tables(ready(found))
-    if seconds:
-        kept = (tmp_path / "r" / "records.jsonl").read_text()
-        run(*words)
-        assert (tmp_path / "r" / "records.jsonl").read_text() == kept
-
-
-# The page -----------------------------------------------------------------------------------------------------------
-
-
-def records(slow=1.0):
-    base = {"experiment": "distributed-kme", "n": 10**7, "d": 28, "shards": 4, "schema": 2}
-    pair = {"experiment": "distributed-pairs", "model": "lr", "m": 100, "s": 1000, "schema": 2}
-    moved = {"scheduler_bytes_per_shard": 5000.0 * slow**4}
-    return [
-        {**base, "method": "one process", "threads": 2, "seconds": 5.0},
-        {**base, "method": "workers", "workers": 2, "threads": 2, "leaves": 20, "seconds": 5.5 * slow, **moved},
-        {**base, "method": "workers, other leaves", "workers": 2, "threads": 2, "leaves": 8, "seconds": 6.0},
-        {**pair, "method": "one process", "workers": 0, "seconds": 8.0, "efficiency": 1.0},
-        {**pair, "method": "workers", "workers": 2, "seconds": 4.0 * slow, "efficiency": 1 / slow},
+    words = [
+        "bench",
+        "distributed",
+        "--rows",
+        50_000,
+        "--repeats",
+        1,
+        "--out",
+        tmp_path / "r",
+        "--workers",
+        2,
+        "--json",
     ]
+    found = [json.loads(line) for line in run(*words).stdout.splitlines()]
+    of_workers = [(r["experiment"], r["workers"]) for r in found if r.get("method") == "workers"]
+    assert of_workers == [(f"distributed-{name}", k) for name in ("kme", "sums", "pairs") for k in (1, 2)]
+    assert len(rows(found)) == 6
+    kept = (tmp_path / "r" / "records.jsonl").read_text()
+    run(*words)
+    assert (tmp_path / "r" / "records.jsonl").read_text() == kept
 
 
-def test_the_table_tells_goals_reached_from_missed():
-    (table,) = FIGURE.all_tables(records())
-    assert not any(c.mark for row in table.rows for c in row)
-    assert "one process, 1 thread: 8 s" in [row[2].text for row in table.rows]
-    (table,) = FIGURE.all_tables(records(40.0))
-    assert [any(c.mark == "missed" for c in row) for row in table.rows] == [True, True, True]
-    assert [d.name for d in FIGURE.plots(records())] == ["distributed"]
+def test_the_page_says_what_the_records_say(tmp_path):
+    """Those of versions too that recorded more: tasks, limits, and one process with one thread only beside pairs."""
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    found = page_part(ROOT / "docs" / "distributed.jsonl")
+    assert replace_part(page, "distributed", found) == page
+    assert "| 1,000 lr pairs, s = 10,000 | 2 | 0.67 s | 1 thread(s): 1.25 s | 0.54x its time |" in found
+    assert "Not measured yet" in page_part(tmp_path / "none.jsonl")
+    assert all(path.stat().st_size for path in plot(read_records(ROOT / "docs" / "distributed.jsonl"), tmp_path / "p"))

@@ -55,7 +55,6 @@ STANDINS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
 
 def homes() -> SimpleNamespace:
     """Names without a promised import path."""
-    from l2ul_fast.unlearner.pairs import order
     from l2ul_fast.unlearner.pairs import plan as draw
     from l2ul_kernels import mlp_train
     from l2ul_kernels.codegen.llvm import VECTOR_BYTES
@@ -67,7 +66,6 @@ def homes() -> SimpleNamespace:
         request=draw.request,
         forget_sets=draw.draw_forget_sets,
         shuffle=shuffle.shuffle,
-        in_order=order.in_order,
         mlp_train=mlp_train,
         vector_bytes=VECTOR_BYTES,
         cells_of=lambda u: (u.head.cells.counts, u.head.cells.packed),
@@ -145,8 +143,6 @@ def data(home: SimpleNamespace) -> dict[str, Any]:
     found["draw_forget_sets"] = drawn(*home.forget_sets(800, y, 12, X=X, random_state=[9, 2]))
     for kind in ("random", "one class", "one cluster", "half-space"):
         found[f"request {kind}"] = digest(home.request(kind, 20, X, y, np.random.default_rng(4)))
-    places = np.random.default_rng(5).integers(0, 700, (6, 30))
-    found["in_order"] = drawn(*home.in_order(places, np.arange(0, 1400, 2)))
     return found
 
 

@@ -1,6 +1,6 @@
 """What a redesign must not change: saved files of older versions, numbers at fixed seeds, names of commands.
 
-The fixtures were written by an older version (fixtures/make_artifacts.py and make_run.py say which). Of its saved
+The fixtures were written by an older version (6aae32e; fixtures/make_artifacts.py made the artifacts). Of its saved
 artifacts those that hold the rows of a linear model are taken over: trained again on the rows that stay, with one
 warning. All others are refused in one sentence; any other error is a broken promise to their owner.
 """
@@ -186,13 +186,14 @@ def test_its_cells_are_those_of_the_list(experiment):
 
 
 def test_the_recorded_run_is_reported(tmp_path):
+    from l2ul_fast.experiments import registry
     from l2ul_fast.measure.records import read_records
     from l2ul_fast.report.page import write_report
     from l2ul_fast.report.terminal import closing
 
     copy = shutil.copytree(FIXTURES / "run", tmp_path / "run")
-    assert closing(read_records(copy)) is not None
-    page, _ = write_report(copy, tmp_path / "page")
+    assert closing(read_records(copy), registry.exhibits(), registry.styles_of()) is not None
+    page, _ = write_report(copy, tmp_path / "page", registry.exhibits(), registry.styles_of())
     assert page.is_file()
     text = page.read_text()
     assert "Not enough records for its figure" not in text

@@ -70,7 +70,6 @@ ALIASES = {
     "l2ul_kernels.reference_mlp": "",
     "l2ul_kernels.reference_forward": "",
     "l2ul_kernels.reference_request": "",
-    "l2ul_fast.localworker": "",
     "l2ul_fast.datasets.standin_fit": "",
     "l2ul_fast.compare": "",
     "l2ul_fast.results": "Run read_records write_atomic",

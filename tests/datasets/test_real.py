@@ -5,9 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets import REGISTRY, default_raw_dir, open_dataset, verify
-from l2ul_fast.datasets.text import convert
-from l2ul_fast.datasets.text.formats import aggregate_patient
+from l2ul_fast.datasets import REGISTRY, convert, default_raw_dir, open_dataset, verify
+from l2ul_fast.datasets.sets.sepsis import aggregate_patient
 
 pytestmark = [
     pytest.mark.realdata,
@@ -46,7 +45,7 @@ def test_complete_sets(name, data_dir):
 def test_subsets(name, data_dir):
     path = convert(name, data_dir=data_dir)
     with open_dataset(path) as data:
-        assert (data.label, data.is_subset) == ("subset", True)
+        assert data.label == "subset"
         assert tuple(data.class_counts) == SUBSETS[name]
         assert data.n == sum(SUBSETS[name]) < data.attrs["original_rows"] == REGISTRY[name].n
     assert verify(path) == []

@@ -59,16 +59,17 @@ def wait_until_replaced(client, victim):  # noqa: F811
 
 @pytest.mark.parametrize("number", [1, 2, -1])
 def test_a_killed_worker_changes_nothing(client, shards, alone, number, monkeypatch):  # noqa: F811
-    """One dies in the first pass, the second, or the last, when its tasks have been given out."""
-    begun, victims, whole = [], [], passes.cancelled_on_error
+    """One dies in the first pass, the second, or the last, when some of its tasks are done."""
+    begun, victims, whole = [], [], passes.run_tasks
 
-    def begin(futures):
-        begun.append(len(futures))
-        if len(begun) == number:
-            victims.append(kill_one(client))
-        return whole(futures)
+    def begin(*args):
+        begun.append(args)
+        for done in whole(*args):
+            if len(begun) == number and not victims:
+                victims.append(kill_one(client))
+            yield done
 
-    monkeypatch.setattr(passes, "cancelled_on_error", begin)
+    monkeypatch.setattr(passes, "run_tasks", begin)
     if number < 0:
         assert state(L2UL("lr").fit(shards, part="all", client=client)) == state(alone)
         number, begun = len(begun), []

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from experiment_runs import check_figure, check_resume, run, tiny
+from experiment_runs import measured
 
 from l2ul_fast.experiments.paper import leak
 
@@ -35,26 +35,23 @@ def test_counting_agrees_with_the_prediction():
     assert not np.array_equal(times, leak.times_drawn(n, m, s, 1))
 
 
-def test_records_resume_and_figure(tmp_path):
+def test_what_was_counted_and_what_a_refresh_costs(tmp_path):
     numbers = {"sizes": ("magic",), "m": 20, "k": (1, 2), "draws": 2, "subsets": (("lr", "l2ul-paper", 500),)}
     numbers |= {"lr": ("magic",), "mlp": (), "rows": 600, "fit_m": 80, "s": 100, "repeats": 2, "seeds": 1}
-    setting = tiny(tmp_path, "leak", **numbers)
-    new, records = run(leak, setting, tmp_path / "run")
-    chances = [r for r in records if r["part"] == "probability"]
-    costs = {r["method"]: r for r in records if r["part"] == "refresh"}
-    assert new == len(records) == 4 + 6
+    records = measured("leak", tmp_path, **numbers)
+    chances = [r for r in records if r["task"] == "probability"]
+    costs = {r["method"]: r for r in records if r["task"] == "refresh"}
+    assert len(records) == 4 + 6
     for r in chances:
         assert (r["n"], r["s"], r["m"], r["source"]) == (19020, 500, 20, "sizes only")
         assert r["counted"] == (leak.times_drawn(19020, 20, 500, r["seed"]) >= r["k"]).mean()
     assert list(costs) == ["nothing", "retrain", "l2ul-expansion", "l2ul-learned", "l2ul-kme", "l2ul-paper"]
-    assert costs["nothing"]["unlearn_seconds"] == 0
+    assert costs["nothing"]["answer_seconds"] is None
     assert all(r["source"] == "stand-in" for r in costs.values())
     for method in ("l2ul-learned", "l2ul-kme", "l2ul-paper"):
         assert costs[method]["pairs_in_use"]
         assert costs[method]["pairs_dropped"] > 0  # the seal makes all of them anew
-        assert costs[method]["due"] == 1
-        assert costs[method]["refresh_seconds"] > costs[method]["unlearn_seconds"] > 0
+        assert costs[method]["due_share"] == 1
+        assert costs[method]["refresh_seconds"] > costs[method]["answer_seconds"] > 0
     assert not costs["l2ul-expansion"]["pairs_in_use"]
-    assert 0 <= costs["l2ul-expansion"]["due"] <= 1
-    check_resume(leak, setting, tmp_path / "run")
-    check_figure("leak", records)
+    assert 0 <= costs["l2ul-expansion"]["due_share"] <= 1

@@ -1,21 +1,20 @@
-"""The ResNet experiment, its records, its report and its command."""
+"""The experiment on networks, its records and its report."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
+from experiment_runs import options
 
-from l2ul_fast.cli.app import app
-from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import runner
 from l2ul_fast.experiments.paper import resnet
 from l2ul_fast.measure.records import Run
 from l2ul_fast.report.figures import resnet as report
 from l2ul_fast.report.values import Cell
+from l2ul_fast.resnet import bench
 from l2ul_fast.resnet.train import Recipe
 
 MICRO = replace(
-    resnet.PROFILES["tiny"],
+    bench.PROFILES["tiny"],
     rows=100,
     test_rows=60,
     tune_rows=40,
@@ -27,49 +26,44 @@ MICRO = replace(
 SOME = ("l2ul-network", "finetune")
 
 
-@pytest.fixture
-def micro(monkeypatch):
-    monkeypatch.setitem(resnet.PROFILES, "tiny", MICRO)
+def measure(folder, methods):
+    """(records, what the runner says) of a run of these methods."""
+    run, chosen = Run(folder / "run"), options("resnet", folder, methods=methods)
+    summary = runner.run_tasks(run, runner.tasks_of(chosen, 1, run.folder), lambda stage, done, total: None)
+    return run.records, summary
 
 
-def test_a_killed_run_goes_on(micro, tmp_path, monkeypatch):
-    class Killed(Exception):
+def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+    class Killed(BaseException):
         pass
 
-    whole, calls = resnet.answer, []
+    monkeypatch.setitem(bench.PROFILES, "tiny", MICRO)
+    whole, calls = bench.answer, []
 
-    def kill(bench, method, scope, forget):
-        calls.append((method, scope, len(forget)))
-        if method == "l2ul-network" and scope == "subspace" and len(forget) == 10:
+    def kill(parts, method, forget):
+        if method == "l2ul-network" and len(forget) == 20:
             raise Killed
-        return whole(bench, method, scope, forget)
+        return whole(parts, method, forget)
 
-    monkeypatch.setattr(resnet, "answer", kill)
+    monkeypatch.setattr(bench, "answer", kill)
     with pytest.raises(Killed):
-        resnet.run_all(Run(tmp_path / "run"), "tiny", tmp_path, SOME)
+        measure(tmp_path, SOME)
     before = Run(tmp_path / "run").records
-    assert [(r["method"], r["r"]) for r in before] == [
-        ("origin", 0),
-        ("retrain", 10),
-        ("nothing", 10),
-        ("finetune", 10),
-        ("l2ul-network", 10),
-    ]
+    wanted = ["retrain", "nothing", "finetune", "l2ul-network"]
+    keys = [("origin", 0), *((name, r) for r in (10, 20) for name in wanted)]
+    assert [(r["method"], r["r"]) for r in before] == keys[:-1]
+    monkeypatch.setattr(bench, "answer", lambda *a: calls.append((a[1], len(a[2]))) or whole(*a))
+    records, summary = measure(tmp_path, SOME)
+    assert (summary.new, summary.failed) == (1, 0)
+    assert ("finetune", 10) not in calls
+    assert records[: len(before)] == before
+    assert [(r["method"], r["r"]) for r in records] == keys
     calls.clear()
-    monkeypatch.setattr(resnet, "answer", lambda *a: calls.append((a[1], a[2], len(a[3]))) or whole(*a))
-    run = Run(tmp_path / "run")
-    resnet.run_all(run, "tiny", tmp_path, SOME)
-    assert ("finetune", "all", 10) not in calls
-    assert run.records[:5] == before
-    keys = [(r["method"], r["scope"], r["r"]) for r in run.records]
-    wanted = [m for m in resnet.METHODS if m[0] in ("retrain", "nothing", *SOME)]
-    assert keys == [("origin", "all", 0)] + [(m, s, r) for r in (10, 20) for m, s in wanted]
-    calls.clear()
-    resnet.run_all(run, "tiny", tmp_path, SOME)
+    assert measure(tmp_path, SOME)[1].new == 0
     assert not calls
-    for r in run.records[1:]:
+    for r in records[1:]:
         assert r["source"] == "stand-in"
-        assert {"tow", "mia", "mia_gap", "mia_degenerate", "setup_seconds", "unlearn_seconds", "width", "n"} <= set(r)
+        assert {"tow", "mia", "mia_gap", "mia_degenerate", "setup_seconds", "answer_seconds", "width", "n"} <= set(r)
         if r["method"] == "retrain":
             assert (r["tow"], r["forget_disagreement"]) == (1.0, 0.0)
         product = 1.0
@@ -78,22 +72,11 @@ def test_a_killed_run_goes_on(micro, tmp_path, monkeypatch):
         assert r["tow"] == pytest.approx(product)
 
 
-def test_unknown_profiles_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no profile"):
-        resnet.run_all(Run(tmp_path), "huge")
-
-
 @pytest.mark.slow
 def test_the_tiny_profile_runs_every_method(tmp_path):
-    out = tmp_path / "run"
-    arguments = ["bench", "resnet", "--profile", "tiny", "--out", str(out), "--raw-dir", str(tmp_path), "--json"]
-    arguments += ["--methods", ",".join(resnet.NAMES)]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    found = {(r["method"], r["scope"]) for r in records if r["experiment"] == "resnet"}
-    assert found == {("origin", "all"), *resnet.METHODS}
-    assert (out / "report" / "resnet.png").exists()
+    records, summary = measure(tmp_path, ())
+    assert summary.failed == 0
+    assert {(r["method"], r["scope"]) for r in records} == {("origin", "all"), *resnet.METHODS}
 
 
 # Report --------------------------------------------------------------------------------------------------------------

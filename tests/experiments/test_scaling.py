@@ -1,33 +1,22 @@
-"""Experiments cores and scale: all tasks at the threads asked for, files of the right size, peak memory."""
+"""Experiments cores and scale: rates, peak memory, files of the right size."""
 
 import numpy as np
 import pytest
-from experiment_runs import check_figure, check_resume, run, tiny
+from measured import context_of, measured
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.jobs import Setting
+from l2ul_fast.experiments.inputs import all_rows, standin_file
+from l2ul_fast.experiments.registry import EXPERIMENTS
 from l2ul_fast.experiments.speed import cores, scale
-from l2ul_fast.tables import FileTable
 from l2ul_kernels.threads import thread_limit
 
 
-def test_cores_measures_every_task_at_its_threads(tmp_path):
-    records = []
-    for k in sorted({1, min(2, thread_limit())}):
-        setting = tiny(tmp_path, "cores", k, n=3000, m=10, s=200, repeats=2, calls=3)
-        new, found = run(cores, setting, tmp_path / str(k))
-        assert new == len(cores.TASKS)
-        assert [r["task"] for r in found] == list(cores.TASKS)
-        assert {r["threads"] for r in found} == {k}
-        for r in found:
-            assert r["seconds"] > 0
-            work = {"kme": 3000, "pairs": 10, "retrain": 3000}.get(r["task"], 1)
-            assert r["rate"] == pytest.approx(work / r["seconds"])
-        check_resume(cores, setting, tmp_path / str(k))
-        records += found
-    _, (table,) = check_figure("cores", records)
-    assert table.columns[2] == "1 thread"
-    assert len(table.rows) == len(cores.TASKS)
+def test_cores_rates_are_work_by_time(tmp_path):
+    records = measured(EXPERIMENTS["cores"], tmp_path, threads=min(2, thread_limit()))
+    assert [r["task"] for r in records] == list(cores.TASKS)
+    for r in records:
+        work = {"kme": 3000, "pairs": 10, "retrain": 3000}.get(r["task"], 1)
+        assert r["rate"] == pytest.approx(work / r["seconds"])
 
 
 def test_peak_sees_what_a_block_allocates_and_frees():
@@ -40,33 +29,18 @@ def test_peak_sees_what_a_block_allocates_and_frees():
     assert 50 < peak.mib < 200
 
 
-def test_scale_in_processes_of_their_own(tmp_path):
-    setting = tiny(tmp_path, "scale", n=(1000, 3000), requests=5)
-    _, records = run(scale, setting, tmp_path / "run")
-    assert [(r["n"], r["task"]) for r in records] == [(n, task) for n in (1000, 3000) for task in scale.TASKS]
-    for r in records:
-        assert r["seconds"] > 0
-        assert r["peak_mib"] >= 0
-        assert r["idle_mib"] > 20
-        assert r["source"] == "stand-in"
-    table = FileTable(scale.file_of(setting, 3000), "all")
-    assert table.n == 3000
-    table.close()
-    check_resume(scale, setting, tmp_path / "run")
-    check_figure("scale", records)
+def test_files_of_stand_ins_have_the_rows_asked_for(tmp_path):
+    small, large = (standin_file("higgs", n, tmp_path) for n in (1000, 3000))
+    assert (all_rows(small), all_rows(large)) == (1000, 3000)
+    assert standin_file("higgs", 3000, tmp_path) == large
+    large.rename(tmp_path / large.name)  # one of the user's own, which is not the size asked for
+    assert standin_file("higgs", 3000, tmp_path) == tmp_path / large.name
+    assert all_rows(standin_file("higgs", 2000, tmp_path)) == 2000
 
 
 def test_a_process_that_fails_says_why(tmp_path):
-    setting = tiny(tmp_path, "scale", n=(1000,), requests=0)
+    experiment = EXPERIMENTS["scale"]
+    context = context_of(experiment, tmp_path, n=(1000,), requests=0)
+    job = next(iter(experiment.jobs(context)))
     with pytest.raises(UserError, match="measuring 1,000 rows failed: "):
-        run(scale, setting, tmp_path / "run")
-
-
-def test_unknown_profiles_are_refused(tmp_path):
-    setting = Setting("huge", {}, ("magic",), tmp_path)
-    with pytest.raises(UserError, match="quick, paper, full"):
-        scale.jobs(setting)
-    for profile in ("quick", "paper", "full"):
-        jobs = scale.jobs(Setting(profile, {}, ("magic",), tmp_path))
-        assert jobs[0].name == "10,000 rows"
-    assert jobs[-1].name == "11,000,000 rows"
+        list(job.measure(job.cells))

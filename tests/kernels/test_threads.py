@@ -17,6 +17,7 @@ def test_more_threads_than_cores_is_one_clear_error():
         pass
 
 
+@pytest.mark.compiled
 def test_budget_reaches_every_pool_nests_and_returns():
     torch = pytest.importorskip("torch")
     before = numba.get_num_threads(), torch.get_num_threads()
@@ -32,6 +33,7 @@ def test_budget_reaches_every_pool_nests_and_returns():
     assert (numba.get_num_threads(), torch.get_num_threads()) == before
 
 
+@pytest.mark.compiled
 def test_results_are_bit_identical_for_every_thread_count(run_python):
     """With more threads than this machine has cores, so that many counts are tried."""
     run_python(
@@ -54,6 +56,7 @@ for dtype in (np.float32, np.float64):
     )
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("layer", ["omp", "workqueue", "tbb"])
 def test_callers_with_their_own_threads_do_not_abort(run_python, layer):
     out = run_python(

@@ -11,43 +11,41 @@ from l2ul_fast.cases import Work
 from l2ul_fast.cases.worker import turn
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure import perfcheck
-from l2ul_fast.measure.perfcheck import Plan, judge, main, smoke_cells
-from l2ul_fast.measure.perftrees import tree_of
+from l2ul_fast.measure.perfcheck import Plan, judge, main, smoke_cells, tree_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def launches(ratio, noise, count=8, seed=0):
-    return np.exp(np.log(ratio) + noise * np.random.default_rng(seed).normal(size=count)).tolist()
+def launches(ratio, noise, count=8, seed=0, seconds=1.0):
+    ratios = np.exp(np.log(ratio) + noise * np.random.default_rng(seed).normal(size=count))
+    return [(seconds, r) for r in ratios.tolist()]
 
 
-def test_ten_per_cent_are_found_under_two_per_cent_of_noise():
-    for seed in range(20):
-        found = judge({"a": launches(1.10, 0.02, seed=seed)}, 0.03, 0.01)
-        assert found[0].slower
-        assert 1.05 < found[0].ratio < 1.15
+def alarms(ratio, noise, cells, alpha, runs):
+    """In how many of the runs any cell of that true ratio is called slower."""
+    plan = Plan(alpha=alpha)
+    found = [judge({str(k): launches(ratio, noise, seed=100 * s + k) for k in range(cells)}, plan) for s in range(runs)]
+    return sum(any(f.slower for f in findings) for findings in found)
 
 
-def test_no_slowdown_is_not_found_even_with_large_noise():
-    alarms = sum(
-        any(f.slower for f in judge({str(k): launches(1.0, 0.05, seed=100 * s + k) for k in range(5)}, 0.03, 0.01))
-        for s in range(100)
-    )
-    assert alarms <= 1
-
-
-def test_a_slowdown_at_the_minimum_alarms_no_more_often_than_alpha_allows():
-    """At the boundary of the hypothesis, with many suspects, the correction keeps false alarms at alpha."""
-    alarms = sum(
-        any(f.slower for f in judge({str(k): launches(1.03, 0.02, seed=999 * s + k) for k in range(10)}, 0.03, 0.05))
-        for s in range(200)
-    )
-    assert alarms <= 20  # 5 % of 200, and chance
+def test_slowdowns_are_found_and_noise_is_not():
+    """At the boundary of the hypothesis too, with many suspects, the correction keeps false alarms at alpha."""
+    assert alarms(1.10, 0.02, 1, 0.01, 20) == 20
+    assert alarms(1.00, 0.05, 5, 0.01, 100) <= 1
+    assert alarms(1.03, 0.02, 10, 0.05, 200) <= 20  # 5 % of 200, and chance
+    assert 1.05 < judge({"a": launches(1.10, 0.02)}, Plan())[0].ratio < 1.15
 
 
 def test_noiseless_ratios_need_no_test():
-    found = judge({"same": [1.0] * 4, "slow": [1.2] * 4}, 0.03, 0.01)
+    found = judge({"same": [(1.0, 1.0)] * 4, "slow": [(1.0, 1.2)] * 4}, Plan())
     assert [(f.cell, f.slower) for f in found] == [("slow", True), ("same", False)]
+
+
+@pytest.mark.parametrize(("seconds", "slower"), [(1e-6, False), (1e-3, True)])
+def test_a_slowdown_must_be_of_some_share_and_of_some_seconds(seconds, slower):
+    found = judge({"a": launches(1.2, 0.01, seconds=seconds)}, Plan(minimum=0.1, least=2e-6))[0]
+    assert found.slower == slower
+    assert found.seconds == pytest.approx(0.2 * seconds, rel=0.1)
 
 
 def test_a_turn_takes_at_least_three_calls_and_ignores_an_interruption(monkeypatch):
@@ -82,8 +80,7 @@ CELL = ("cell_counts", {"dataset": "skin", "threads": 1, "psi": 4})
 def check(monkeypatch, base, head):
     made = perfcheck.Check(Path("base"), Path("head"), Plan(launches=2, confirm=4))
     monkeypatch.setattr(perfcheck, "Side", lambda tree, cores: {"base": base, "head": head}[tree.name])
-    first, findings = made.run([CELL])
-    return perfcheck.report(made, first, findings)
+    return perfcheck.report(made, *made.run([CELL]))
 
 
 def test_the_check_passes_equal_sides_and_names_what_slowed(monkeypatch, capsys):
@@ -102,22 +99,7 @@ def test_a_case_that_breaks_in_head_fails_and_one_that_base_lacks_does_not(monke
     assert "fails in BASE" in capsys.readouterr().out
 
 
-def test_trees_are_kept_by_content_and_all_have_the_running_case_table(tmp_path):
-    source = tmp_path / "source"
-    for part in ("l2ul_fast", "kernels/l2ul_kernels"):
-        (source / part).mkdir(parents=True)
-        (source / part / "a.py").write_text("x = 1\n")
-    first = tree_of(str(source), "head", tmp_path / "work")
-    assert first == tree_of(str(source), "head", tmp_path / "work")
-    assert (first / "l2ul_fast/cases/worker.py").exists()
-    assert tree_of(str(source), "base", tmp_path / "work") != first
-    (source / "l2ul_fast/a.py").write_text("x = 2\n")
-    second = tree_of(str(source), "head", tmp_path / "work")
-    assert second != first
-    assert (second / "l2ul_fast/a.py").read_text() == "x = 2\n"
-
-
-def test_a_commit_becomes_a_tree(tmp_path, monkeypatch):
+def test_a_commit_becomes_a_worktree_and_a_folder_is_itself(tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     for part in ("l2ul_fast", "kernels/l2ul_kernels"):
         (repository / part).mkdir(parents=True)
@@ -127,8 +109,11 @@ def test_a_commit_becomes_a_tree(tmp_path, monkeypatch):
     for order in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *order], check=True)
     (repository / "l2ul_fast/a.py").write_text("new\n")
-    assert (tree_of("HEAD", "base", tmp_path / "work") / "l2ul_fast/a.py").read_text() == "old\n"
-    assert (tree_of(".", "head", tmp_path / "work") / "l2ul_fast/a.py").read_text() == "new\n"
+    base = tree_of("HEAD", "base", tmp_path / "work")
+    assert (base / "l2ul_fast/a.py").read_text() == "old\n"
+    assert (base / "l2ul_fast/cases/worker.py").exists()  # of the running package
+    assert base == tree_of("HEAD", "base", tmp_path / "work") != tree_of("HEAD", "head", tmp_path / "work")
+    assert tree_of(".", "head", tmp_path / "work") == repository
 
 
 @pytest.mark.parametrize("base", ["no-such-commit", "--help", "tests"])

@@ -6,8 +6,23 @@ import time
 import pytest
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Run, read_records, upgrade, write_atomic
-from l2ul_fast.measure.timing import Times, gain, interleave, stolen_seconds
+from l2ul_fast.measure import environment
+from l2ul_fast.measure.records import (
+    FIELDS,
+    IDENTITY,
+    REPEAT,
+    SCHEMA,
+    Run,
+    current,
+    identity,
+    identity_fields,
+    metric,
+    read_records,
+    upgrade,
+    validate,
+    write_atomic,
+)
+from l2ul_fast.measure.timing import Times, interleave
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
@@ -71,40 +86,79 @@ def test_candidates_take_turns_in_another_order_every_round():
     assert slow["slow"].median > 0.01 > slow["quick"].median
     assert Times([1.0, 2.0, 3.0]).median == 2
     assert Times([2.0, 2.0, 2.0]).spread == 0
-    assert gain(Times([2.0, 20.0, 3.0]), Times([1.0, 10.0, 1.0])) == 2
-    assert 0 <= stolen_seconds() < 1e9
+
+
+def test_the_share_that_was_stolen_is_of_the_interval(monkeypatch, tmp_path):
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(environment, "Path", lambda path: stat)
+    stat.write_text("cpu  100 0 50 800 0 0 0 50 7 0\ncpu0 1 1\n")
+    meter = environment.StealMeter()
+    stat.write_text("cpu  160 0 60 810 0 0 0 70 9 0\n")
+    assert meter.share() == pytest.approx(20 / 100)
+    assert meter.share() == 0.0  # nothing since
+    stat.unlink()
+    assert meter.share() is None
+    monkeypatch.undo()
+    assert environment.StealMeter().share() in (None, pytest.approx(0.5, abs=0.5))
 
 
 def test_old_records_are_read_under_honest_names():
-    old = {"experiment": "lr", "method": "l2ul", "r": 1, "unlearn_seconds": 0.5}
+    old = {"experiment": "lr", "method": "l2ul", "r": 1, "unlearn_seconds": 0.5, "kind": "random", "run": 3}
     assert upgrade(old) == {
+        "schema": SCHEMA,
         "experiment": "lr",
         "method": "l2ul-newton",
         "r": 1,
         "unlearn_seconds": 0.5,
         "answer_seconds": 0.5,
+        "request": "random",
+        "repeat": 3,
     }
     assert old["method"] == "l2ul"  # files and what was read from them stay as they are
     assert upgrade({"experiment": "resnet", "method": "l2ul"})["method"] == "l2ul-network"
-    fresh = {"experiment": "lr", "method": "l2ul-expansion", "answer_seconds": 1.0, "unlearn_seconds": 1.0}
+    fresh = {"schema": SCHEMA, "experiment": "lr", "method": "l2ul-expansion", "answer_seconds": 1.0}
     assert upgrade(fresh) is fresh
-    for name in ("l2ul-learned", "l2ul-paper", "newton", "", None):
-        assert upgrade({"method": name})["method"] == name
+    for name in ("l2ul-learned", "l2ul-paper", "newton", ""):
+        assert upgrade({"experiment": "lr", "method": name})["method"] == name
     stream = {"experiment": "sequence", "method": "l2ul-reanchored", "reanchored": 2, "reanchor_seconds": 0.1}
     assert upgrade(stream) == {
+        "schema": SCHEMA,
         "experiment": "sequence",
         "method": "l2ul-newton-reanchored",
         "refreshes": 2,
         "refresh_seconds": 0.1,
     }
-    # once is enough
-    assert upgrade(upgrade(old)) == upgrade(old)
+    idle = upgrade({"experiment": "lr", "method": "nothing", "unlearn_seconds": 4e-6, "reference": "A"})
+    assert (idle["overhead_seconds"], idle["answer_seconds"], idle["rho_target"]) == (4e-6, None, "model")
+    both = upgrade({"experiment": "unlearn-rho", "method": "newton", "kind": "random", "request": "random 1", "r": 1})
+    assert both["request"] == "random"
+    assert upgrade(upgrade(old)) == upgrade(old)  # once is enough
 
 
-def test_no_old_name_is_a_method_of_today():
-    """Or a fresh record would be renamed."""
-    from l2ul_fast.experiments.contenders import ALL_METHODS
-    from l2ul_fast.measure.records import RENAMED, RENAMED_NETWORKS
+def test_fields_are_declared_and_of_their_type():
+    own = {"items": metric("how many", better="higher"), "lap": identity((int,), "which round")}
+    good = {"experiment": "x", "dataset": "magic", "r": 3, "rho": None, "items": 2.5, "lap": 1, "exact": True}
+    validate(good, own)
+    for wrong, named in (
+        ({"surprise": 1}, "surprise"),
+        ({"r": 3.5}, "'r'"),
+        ({"r": True}, "'r'"),
+        ({"exact": 1}, "exact"),
+        ({"status": 7}, "status"),
+        ({"experiment": None}, "name its experiment"),
+    ):
+        with pytest.raises(UserError, match=named):
+            validate(good | wrong, own)
+    assert "lap" in identity_fields(own)
+    assert "lap" not in IDENTITY
+    assert not set(REPEAT) & set(IDENTITY)
+    for name, field in FIELDS.items():
+        assert field.help, name
+        assert (field.role == "metric") == bool(field.better), name
 
-    assert not set(ALL_METHODS) & (set(RENAMED) | set(RENAMED_NETWORKS))
-    assert not set(RENAMED.values()) & set(ALL_METHODS)
+
+def test_a_failure_that_a_later_try_made_good_is_not_shown():
+    failed = {"schema": SCHEMA, "experiment": "x", "method": "a", "r": 1, "failed": True, "status": "no"}
+    good = {"schema": SCHEMA, "experiment": "x", "method": "a", "r": 1, "seconds": 1.0}
+    other = failed | {"method": "b"}
+    assert current([failed, good, other]) == [good, other]

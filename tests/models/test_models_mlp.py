@@ -7,7 +7,7 @@ import pytest
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.mlp import MLPModel
-from l2ul_fast.models.trust_region import bounded_step, trust_newton
+from l2ul_fast.models.trust_region import trust_newton
 
 
 def data(n, d=6, seed=0):
@@ -144,22 +144,34 @@ def test_a_wrong_inverse_hessian_slows_the_pairs_but_does_not_mislead_them(ancho
     assert found.steps[0] > right.steps[0]
 
 
-def test_trust_region_steps():
-    values, gradient = np.array([-1.0, 2.0]), np.array([0.1, 1.0])
-    step = bounded_step(values, gradient, 0.5)
-    assert abs(np.linalg.norm(step) - 0.5) < 1e-6
-    np.testing.assert_allclose(bounded_step(np.array([1.0, 2.0]), gradient, 9.0), [-0.1, -0.5])
-    rosenbrock = trust_newton(
+def test_minima_are_found_down_to_rounding():
+    """A curved valley, and a start beside a saddle, where a Newton step would go to it."""
+    valley = trust_newton(
         lambda t: (
             (1 - t[0]) ** 2 + 100 * (t[1] - t[0] ** 2) ** 2,
             np.array([-2 * (1 - t[0]) - 400 * t[0] * (t[1] - t[0] ** 2), 200 * (t[1] - t[0] ** 2)]),
         ),
         lambda t: np.array([[2 - 400 * (t[1] - 3 * t[0] ** 2), -400 * t[0]], [-400 * t[0], 200.0]]),
         np.array([-1.2, 1.0]),
-        1e-9,
+        1e-12,
     )
-    assert rosenbrock.converged
-    np.testing.assert_allclose(rosenbrock.theta, 1, atol=1e-8)
+    seen = []
+    saddle = trust_newton(
+        lambda t: (t[0] ** 4 / 4 - t[0] ** 2 / 2 + t[1] ** 2 / 2, np.array([t[0] ** 3 - t[0], t[1]])),
+        lambda t: np.diag([3 * t[0] ** 2 - 1, 1.0]),
+        np.array([1e-7, 1e-7]),
+        1e-12,
+        progress=lambda *step: seen.append(step),
+    )
+    for found in (valley, saddle):
+        assert found.converged
+        np.testing.assert_allclose(found.theta, 1 if found is valley else [1, 0], atol=1e-12)
+    assert [step for step, _ in seen] == list(range(1, saddle.steps + 1))
+    assert seen[-1][1] <= 1e-12
+    stopped = trust_newton(
+        lambda t: (float(t @ t), 2 * t), lambda t: 2 * np.eye(2), np.full(2, 1e3), 1e-12, max_steps=2
+    )
+    assert not stopped.converged
 
 
 def test_edge_cases_of_fitting():
@@ -207,7 +219,7 @@ def test_accuracy_is_that_of_sklearn():
 @pytest.mark.skipif(not os.environ.get("L2UL_RAW_DIR"), reason="L2UL_RAW_DIR is not set")
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 def test_accuracy_on_magic_is_that_of_sklearn(tmp_path):
-    from l2ul_fast.datasets.text import convert
+    from l2ul_fast.datasets import convert
     from l2ul_fast.tables import FileTable, in_memory
 
     path = convert("magic", data_dir=tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 from browser import CHROMIUM, DRIVER, ENTER, SPACE, Browser
-from report_data import DATASETS, main_records, other_records, write
+from report_data import DATASETS, EXHIBITS, STYLES, main_records, other_records, write
 
 from l2ul_fast.report.page import write_report
 
@@ -20,7 +20,9 @@ OPEN = "document.querySelectorAll('details').forEach((d) => { d.open = true; })"
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     few = {name: DATASETS[name] for name in ("magic", "covtype", "higgs")}
-    return write_report(write(tmp_path_factory.mktemp("run"), main_records(2, few) + other_records()))[0]
+    return write_report(
+        write(tmp_path_factory.mktemp("run"), main_records(2, few) + other_records()), exhibits=EXHIBITS, styles=STYLES
+    )[0]
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from report_data import FEW, before, main_records, write
+from report_data import EXHIBITS, FEW, STYLES, before, main_records, write
 from typer.testing import CliRunner
 
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import read_records
 from l2ul_fast.report import markdown, style, terminal
-from l2ul_fast.report.exhibits import EXHIBITS, STYLES
 from l2ul_fast.report.figure import resolve
 from l2ul_fast.report.figures import costs, efficacy, headline, methods, speedup
 from l2ul_fast.report.publish import PARTS, part_text, publish
@@ -177,7 +176,7 @@ def test_no_cell_is_cut_in_the_terminal(columns):
 
     records = main_records(2, FEW, threads=(1, 2))
     console = Console(width=columns, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(terminal.closing(records, columns=columns))
+    console.print(terminal.closing(records, EXHIBITS, STYLES, columns))
     text = console.export_text()
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= columns
@@ -216,7 +215,7 @@ def test_one_table_in_markdown():
 def test_pages_say_what_their_records_say(name):
     """A figure typed by hand, or stale, fails here."""
     text = (ROOT / PARTS[name].page).read_text(encoding="utf-8")
-    assert markdown.replace_part(text, name, part_text(ROOT, name)) == text
+    assert markdown.replace_part(text, name, part_text(ROOT, name, STYLES)) == text
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
@@ -247,10 +246,10 @@ def test_publishing_writes_records_plots_and_pages(tmp_path):
     assert {r["runs"] for r in kept[1:]} == {3}
     newton = next(r for r in kept if r.get("method") == "newton")
     assert newton["answer_seconds_low"] < newton["answer_seconds"] < newton["answer_seconds_high"]
-    publish(run, tmp_path)
+    publish(run, tmp_path, EXHIBITS, STYLES)
     assert (tmp_path / "README.md").read_text() == text
     with pytest.raises(UserError, match="no records that a page"):
-        publish(write(tmp_path / "other", [{"experiment": "odd", "y": 1}]), tmp_path)
+        publish(write(tmp_path / "other", [{"experiment": "odd", "y": 1}]), tmp_path, EXHIBITS, STYLES)
 
 
 def test_runs_are_found_by_folder_or_name_and_read_as_of_today(tmp_path, monkeypatch):

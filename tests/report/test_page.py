@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from report_data import FEW, main_records, other_records, write
+from report_data import EXHIBITS, FEW, STYLES, main_records, other_records, write
 from typer.testing import CliRunner
 
 from l2ul_fast.cli.app import app
@@ -19,7 +19,7 @@ from l2ul_fast.report.values import Cell, Table
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = write(tmp_path_factory.mktemp("run"), main_records(3, FEW, threads=(1, 2)) + other_records())
-    page, missing = write_report(folder)
+    page, missing = write_report(folder, exhibits=EXHIBITS, styles=STYLES)
     return page, page.read_text(encoding="utf-8"), missing
 
 
@@ -122,7 +122,7 @@ def test_an_unfinished_run_names_what_is_missing(tmp_path):
     with open(folder / "records.jsonl", "a") as file:
         file.write('{"experiment": "lr", "data')  # being written
     (folder / "run.json").write_text("{damaged")
-    page, missing = write_report(folder)
+    page, missing = write_report(folder, exhibits=EXHIBITS, styles=STYLES)
     assert any("no row of nothing" in s for s in missing)
     assert any("fewer than 3 runs" in s for s in missing)
     assert any("1 cell failed" in s for s in missing)
@@ -135,7 +135,7 @@ def test_an_unfinished_run_names_what_is_missing(tmp_path):
 def test_a_run_of_before_is_reported_under_its_own_name(tmp_path):
     from report_data import before
 
-    page, _ = write_report(write(tmp_path, before(main_records(2, FEW))))
+    page, _ = write_report(write(tmp_path, before(main_records(2, FEW))), exhibits=EXHIBITS, styles=STYLES)
     text = page.read_text()
     assert "L2UL before: Newton&#x27;s step takes one row out of a logistic regression" in text
     assert "Call overhead" in text  # what was timed of doing nothing
@@ -162,7 +162,11 @@ def test_exhibits_and_styles_come_from_outside(tmp_path):
 
 
 def test_a_figure_that_lacks_records_leaves_the_rest(tmp_path):
-    page, _ = write_report(write(tmp_path, [{"experiment": "cores", "seconds": 1.0}, *main_records(1, FEW)]))
+    page, _ = write_report(
+        write(tmp_path, [{"experiment": "cores", "seconds": 1.0}, *main_records(1, FEW)]),
+        exhibits=EXHIBITS,
+        styles=STYLES,
+    )
     text = page.read_text()
     assert "Not enough records for its figure yet" in text
     assert "Scaling by cores: records" in text
@@ -176,7 +180,7 @@ def test_null_and_foreign_values_do_not_stop_the_page(tmp_path):
         r[name] = [None, "?", float("nan")][i % 3]
     for name in ("source", "n", "request", "threads", "retrain_accuracy"):
         records[3].pop(name)
-    page, _ = write_report(write(tmp_path / "run", records), tmp_path / "out")
+    page, _ = write_report(write(tmp_path / "run", records), tmp_path / "out", exhibits=EXHIBITS, styles=STYLES)
     assert page == tmp_path / "out" / "index.html"
 
 

@@ -6,7 +6,7 @@ import torch
 from resnet_data import forget, images, same, trained, unseen
 
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.resnet import subspace
+from l2ul_fast.resnet import unlearner
 from l2ul_fast.resnet.features import outputs, share_right
 from l2ul_fast.resnet.l2ul_head import HeadL2UL
 from l2ul_fast.resnet.matching import FLOOR, WEIGHTS, Design, Strength, Targets, least_push, practise
@@ -20,36 +20,30 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def fitted():
-    """{scope: unlearner}; tests work on clones."""
-    found = {}
-    for scope in ("head", "subspace"):
-        u = NetworkUnlearner(scope, k=3).fit(trained().network, images(), unseen())
-        u.strength = Strength(np.array([0.01, 0.5]), np.array([30.0, 30.0]))  # whatever practice thinks of the toy
-        found[scope] = u
-    return found
+    """Tests work on clones."""
+    u = NetworkUnlearner().fit(trained().network, images(), unseen())
+    u.strength = Strength(np.array([0.01, 0.5]), np.array([30.0, 30.0]))  # whatever practice thinks of the toy
+    return u
 
 
 # The algebra ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("g", [1, 4])
-def test_the_move_is_the_least_squares_one(g):
+def test_the_move_is_the_least_squares_one():
     n, C, q = 30, 4, 6
-    design = Design(RNG.normal(size=(n * g, q)).astype(np.float32), g)
+    design = Design(RNG.normal(size=(n, q)).astype(np.float32))
     ids, stay = np.array([2, 5, 6, 20]), np.setdiff1d(np.arange(n), [2, 5, 6, 20])
     push, importance, w = RNG.normal(size=(4, C)), np.array([1.0, 0.1, 1.0, 0.5]), 3.0
     left = design.gram() - design.gram(ids)
     assert np.allclose(left, design.gram(stay))
     move = design.solve(ids, push, importance, left, w)
-    A = design.A.astype(np.float64).reshape(n, g, q)
+    A = design.A.astype(np.float64)
     heavy = np.sqrt(w * importance)[:, None]
-    top, bottom = A[stay].reshape(-1, q), (A[ids] * heavy[:, :, None]).reshape(-1, q)
     floor = np.sqrt(FLOOR * np.trace(left) / q) * np.eye(q)
-    wanted = (push * heavy).reshape(len(bottom), -1)
-    system = np.concatenate([top, bottom, floor])
-    goal = np.concatenate([np.zeros((len(top), wanted.shape[1])), wanted, np.zeros((q, wanted.shape[1]))])
+    system = np.concatenate([A[stay], A[ids] * heavy, floor])
+    goal = np.concatenate([np.zeros((len(stay), C)), push * heavy, np.zeros((q, C))])
     assert np.allclose(move, np.linalg.lstsq(system, goal, rcond=None)[0], atol=1e-8)
-    assert np.allclose(design.change(ids, move), (A[ids].reshape(-1, q) @ move).reshape(4, C), atol=1e-4)
+    assert np.allclose(design.change(ids, move), A[ids] @ move, atol=1e-4)
 
 
 def test_the_least_push_puts_the_wanted_class_ahead_and_no_more():
@@ -84,7 +78,7 @@ def test_expected_answers_are_right_as_often_as_retraining_would_be():
 def test_practice_finds_a_weight_that_helps():
     n, q, C = 400, 60, 3
     y = RNG.integers(0, C, n)
-    design = Design(RNG.normal(size=(n, q)).astype(np.float32), 1)
+    design = Design(RNG.normal(size=(n, q)).astype(np.float32))
     logits = np.eye(C)[y] * 2 + RNG.normal(size=(n, C)) * 0.1  # all right
     targets = Targets.of(RNG.normal(size=(n, C)).astype(np.float32), y, 0.5, 0.5)
     strength, log = practise(design, targets, logits, y, design.gram(), np.arange(n), 0)
@@ -96,53 +90,17 @@ def test_practice_finds_a_weight_that_helps():
     assert Strength(np.array([0.01, 0.1]), np.array([1.0, 100.0])).at(10**-1.5) == pytest.approx(10.0)
 
 
-# Subspace ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_basis_is_orthonormal_and_spans_the_runs():
-    moved = torch.from_numpy(RNG.normal(size=(4, 500)).astype(np.float32))
-    basis, reach = subspace.orthonormal(moved)
-    B = basis.astype(np.float64)
-    assert basis.dtype == np.float16
-    assert np.allclose(B @ B.T, np.eye(4), atol=5e-3)
-    M = moved.numpy().astype(np.float64)
-    assert np.linalg.norm(M - M @ B.T @ B) < 1e-2 * np.linalg.norm(M)
-    assert (np.diff(reach) <= 0).all()
-    with pytest.raises(UserError, match="diverged or stood still"):
-        subspace.orthonormal(torch.zeros(2, 5))
-
-
-def test_streaming_adds_every_piece():
-    p = subspace.PIECE + 77
-    theta, basis = RNG.normal(size=p).astype(np.float32), RNG.normal(size=(3, p)).astype(np.float16)
-    c = np.array([0.5, -2.0, 1e-3])
-    expected = theta + c @ basis.astype(np.float64)
-    assert np.allclose(subspace.shifted(theta, basis, c), expected, atol=1e-5)
-    assert np.array_equal(subspace.shifted(theta, basis, 0 * c), theta)
-
-
-def test_a_response_is_what_the_network_does(fitted):
-    u = fitted["subspace"].clone()
-    assert u.basis.dtype == np.float16
-    u.move = np.zeros_like(u.move)
-    u.move[1, 0] = 1.0
-    u._apply()
-    got = outputs(u.network, images().x).logits
-    assert np.allclose(got, u.logits + u.design.change(slice(None), u.move), atol=1e-3)
-
-
 # Verbs ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scope", ["head", "subspace"])
-def test_nothing_to_forget_changes_nothing(fitted, scope):
-    u = fitted[scope].clone()
+def test_nothing_to_forget_changes_nothing(fitted):
+    u = fitted.clone()
     assert same(u.unlearn([]), trained().network)
     assert u.n == 200
 
 
 def test_the_head_makes_wrong_what_would_be_wrong_unseen(fitted):
-    u = fitted["head"].clone()
+    u = fitted.clone()
     u.strength = Strength(np.array([0.01, 0.5]), np.array([1e5, 1e5]))
     ids = forget()[:5]
     wanted = u.targets.answers(ids, u.y[ids], u.n)
@@ -159,25 +117,24 @@ def test_the_head_makes_wrong_what_would_be_wrong_unseen(fitted):
     )
 
 
-@pytest.mark.parametrize("scope", ["head", "subspace"])
-def test_a_request_leaves_nothing_of_its_rows_and_order_does_not_matter(fitted, scope):
-    a, b = fitted[scope].clone(), fitted[scope].clone()
+def test_a_request_leaves_nothing_of_its_rows_and_order_does_not_matter(fitted):
+    a, b = fitted.clone(), fitted.clone()
     a.unlearn(forget())
     b.unlearn(forget()[::-1].copy())
     assert same(a.network, b.network)
-    assert not same(a.network, fitted[scope].network)
+    assert not same(a.network, fitted.network)
     assert a.n == 200 - len(forget())
-    per_row = (a.design.A.reshape(200, -1), a.logits, a.targets.logits, a.y[:, None])
+    per_row = (a.design.A, a.logits, a.targets.logits, a.y[:, None])
     for kept in per_row:
         assert not kept[forget()].any()
     assert np.allclose(a.left, a.design.gram())
     # the clone changed nothing in the original
-    assert fitted[scope].design.A.reshape(200, -1)[forget()].any()
-    assert fitted[scope].n == 200
+    assert fitted.design.A[forget()].any()
+    assert fitted.n == 200
 
 
 def test_bad_requests_are_refused_and_change_nothing(fitted):
-    u = fitted["head"].clone()
+    u = fitted.clone()
     u.unlearn([3])
     before = flat(u.network)
     for rows, why in (([3], "before"), ([5, 5], "each once"), ([200], "each once"), ([-1], "each once")):
@@ -187,13 +144,10 @@ def test_bad_requests_are_refused_and_change_nothing(fitted):
         u.unlearn(np.flatnonzero(~u.gone))
     assert torch.equal(before, flat(u.network))
     assert u.n == 199
-    with pytest.raises(UserError, match="scope"):
-        NetworkUnlearner("tail")
 
 
-@pytest.mark.parametrize("scope", ["head", "subspace"])
-def test_a_saved_unlearner_goes_on_where_it_was(fitted, scope, tmp_path):
-    u = fitted[scope].clone()
+def test_a_saved_unlearner_goes_on_where_it_was(fitted, tmp_path):
+    u = fitted.clone()
     u.unlearn(forget()[:4])
     u.save(tmp_path / "a")
     v = NetworkUnlearner.load(tmp_path / "a")
@@ -219,7 +173,7 @@ def _stale(u):
 
 
 def test_a_foreign_or_damaged_artifact_is_refused(fitted, tmp_path):
-    u = fitted["head"].clone()
+    u = fitted.clone()
     u.save(tmp_path / "a")
     file = next((tmp_path / "a").glob("state-*-network.safetensors"))
     raw = bytearray(file.read_bytes())
@@ -229,8 +183,16 @@ def test_a_foreign_or_damaged_artifact_is_refused(fitted, tmp_path):
         NetworkUnlearner.load(tmp_path / "a")
 
 
+def test_an_artifact_of_the_removed_scope_is_one_sentence(fitted, tmp_path, monkeypatch):
+    fitted.clone().save(tmp_path / "a")
+    facts, arrays = unlearner.load_artifact(tmp_path / "a")
+    monkeypatch.setattr(unlearner, "load_artifact", lambda path: (facts | {"scope": "subspace"}, arrays))
+    with pytest.raises(DataError, match="no longer supported: fit again"):
+        NetworkUnlearner.load(tmp_path / "a")
+
+
 def test_refresh_learns_without_the_forgotten_rows(fitted):
-    u = fitted["head"].clone()
+    u = fitted.clone()
     u.unlearn(forget())
     done = u.refresh()
     assert done["margins"] == len(u.targets.margins) == 200 - len(forget())

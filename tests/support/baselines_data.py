@@ -1,9 +1,24 @@
-"""Small data and a least-squares model for the baselines' tests."""
+"""Small problems, quick options and a least-squares model for the baselines' tests."""
+
+from functools import cache
 
 import numpy as np
 
-from l2ul_fast.models import Fit
+from l2ul_fast.baselines import METHODS, Recipe
+from l2ul_fast.models import Fit, LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
+
+KINDS = ("lr", "softmax", "mlp")
+#: Quick versions of the methods.
+OPTIONS = {
+    "sisa": {"shards": 3, "slices": 2, "recipe": Recipe(epochs=9, batch=32, rate=0.05)},
+    "deltagrad": {"batch": 128, "epochs": 30, "rate": 0.3, "burn_in": 5},
+    "finetune": {"recipe": Recipe(epochs=2, rate=1e-4, batch=64)},
+    "neggrad": {"recipe": Recipe(epochs=1, rate=1e-3, batch=64, adam=False)},
+    "fyemu": {"retain_per_class": 200},
+    "certified": {"sigma": 1e-3, "epsilon": 1e6},
+    "d2d": {"iterations": 60},
+}
 
 
 def blobs(n, d, n_classes=2, seed=0, spread=1.0):
@@ -17,6 +32,36 @@ def blobs(n, d, n_classes=2, seed=0, spread=1.0):
 
 def table_of(X, y):
     return ArrayTable(X, y, list(range(int(y.max()) + 1)))
+
+
+@cache
+def problem(kind, n=400, seed=8, anchor=True):
+    """(table of n rows, four features; model, whose minimum can be found unless it is an MLP without anchor).
+
+    Shared between tests: not to be written into.
+    """
+    C = 3 if kind == "softmax" else 2
+    X, y = blobs(n, 4, C, seed)
+    if kind != "mlp":
+        return table_of(X, y), LogisticModel(4, C, lam=1e-2)
+    return table_of(X, y), anchored(X, y) if anchor else MLPModel(4, h=3)
+
+
+def anchored(X, y):
+    """An MLP pulled to an anchor: one minimum near it."""
+    plain = MLPModel(X.shape[1], h=3)
+    model, fit = plain.fit_anchored((X, y), plain.train_anchor(X[:150], y[:150], seeds=2))
+    assert fit.converged
+    return model
+
+
+def prepared(method, table, model, seed=0):
+    method.prepare(table, model, seed)
+    return method
+
+
+def made(name, table, model, seed=3):
+    return prepared(METHODS[name](**OPTIONS.get(name, {})), table, model, seed)
 
 
 def rho(answer, theta, target):

@@ -17,7 +17,6 @@ slip past.
 import contextlib
 import errno
 import itertools
-import mmap
 import os
 import random
 import shutil
@@ -30,11 +29,12 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from hypothesis import strategies as st
 
 BY_PATH = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "truncate", "link", "symlink")
 BY_DESCRIPTOR = ("write", "pwrite", "writev", "fsync", "fdatasync", "ftruncate")
 CHANGES = ("open", *BY_PATH, *BY_DESCRIPTOR)
-_REAL = {name: getattr(os, name) for name in CHANGES}
+_REAL = {name: getattr(os, name) for name in CHANGES} | {name: lambda fd: None for name in ("fsync", "fdatasync")}
 
 
 class Crash(BaseException):
@@ -266,16 +266,20 @@ def _child(action: str, directory: str, stop_at: str) -> None:
         function(Path(directory))
 
 
-def bytes_in_directory(directory: Path, needle: bytes) -> list[Path]:
-    """The files below the directory that hold these bytes, at any position."""
-    assert needle, "nothing to look for"
-    found = []
-    for path in sorted(Path(directory).rglob("*")):
-        if path.is_file() and path.stat().st_size:
-            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                if mapped.find(needle) >= 0:
-                    found.append(path)
-    return found
+def damage(path: Path, data) -> None:
+    """Change some bytes of a file as hypothesis' `data` draws it: a bit, a byte, the end, or more bytes."""
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    kind = data.draw(st.sampled_from(["flip", "byte", "cut", "insert"]))
+    if kind == "flip":
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "byte":
+        content[place] = data.draw(st.integers(0, 255))
+    elif kind == "cut":
+        del content[place:]
+    else:
+        content[place:place] = data.draw(st.binary(min_size=1, max_size=9))
+    path.write_bytes(content)
 
 
 def row_patterns(row, packed=None, values: bool = True) -> dict[str, bytes]:
@@ -295,8 +299,10 @@ def row_patterns(row, packed=None, values: bool = True) -> dict[str, bytes]:
 
 def traces(directory: Path, row, packed=None, values: bool = True) -> list[str]:
     """What of a row is still in the directory, in words; empty when nothing is."""
+    held = [(path.name, path.read_bytes()) for path in sorted(Path(directory).rglob("*")) if path.is_file()]
     return [
-        f"{kind} in {path.name}"
+        f"{kind} in {name}"
         for kind, needle in row_patterns(row, packed, values).items()
-        for path in bytes_in_directory(directory, needle)
+        for name, content in held
+        if needle in content
     ]

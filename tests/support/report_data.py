@@ -5,6 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from l2ul_fast.experiments import registry
+
+EXHIBITS, STYLES = registry.exhibits(), registry.styles_of()
+
 DATASETS = {
     "magic": ("real", 15_216, 10),
     "adult": ("real", 26_048, 14),

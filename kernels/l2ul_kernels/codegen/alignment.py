@@ -1,22 +1,32 @@
-"""Memory that begins with a cache line: a vector of an array that does not lies in two lines each time."""
+"""Memory that begins with a cache line: a vector that crosses two lines costs two loads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_kernels.voronoi.partitions import address
+from l2ul_kernels.codegen.pointers import address
 
 LINE = 64
 
 
+def _aligned(
+    allocate: Callable[[int, Any], NDArray[np.uint8]], shape: int | tuple[int, ...], dtype: Any
+) -> NDArray[Any]:
+    size = (math.prod(shape) if isinstance(shape, tuple) else shape) * np.dtype(dtype).itemsize
+    memory = allocate(size + LINE, np.uint8)
+    return np.ndarray(shape, dtype, memory, -address(memory) % LINE)  # type: ignore[arg-type]
+
+
 def aligned_zeros(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
     """Zeros of that shape from a cache line on: no vector of a padded line then crosses two."""
-    size = math.prod(shape) if isinstance(shape, tuple) else shape
-    width = size * np.dtype(dtype).itemsize
-    room = np.zeros(width + LINE, np.uint8)
-    skip = -address(room) % LINE
-    return room[skip : skip + width].view(dtype).reshape(shape)
+    return _aligned(np.zeros, shape, dtype)
+
+
+def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+    """The same, not filled."""
+    return _aligned(np.empty, shape, dtype)

@@ -77,8 +77,9 @@ def kernel(
 
 
 def cache_folder(dispatcher: Any) -> Path | None:
-    """Where this kernel is cached, or None when caching is off."""
-    return Path(dispatcher._cache.cache_path) if CACHE and dispatcher._cache.cache_path else None
+    """Where this kernel is cached, or None when caching or compilation is off."""
+    path = dispatcher._cache.cache_path if CACHE and hasattr(dispatcher, "_cache") else None
+    return Path(path) if path else None
 
 
 @contextlib.contextmanager
@@ -104,6 +105,12 @@ def _process_lock(folder: Path | None) -> Iterator[None]:
 @kernel()
 def _nothing():  # type: ignore[no-untyped-def]  # its cache folder is where the lock of all kernels is
     return None
+
+
+def cache_place() -> str:
+    """Folder of the on-disk cache of this room's kernels, or "off"."""
+    found = cache_folder(_nothing)
+    return str(found) if found else "off"
 
 
 def ensure_compiled(key: Any, call_on_nothing: Callable[[], Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, config
@@ -30,6 +32,11 @@ G = 3
 def tile_rows(itemsize: int) -> int:
     """Rows per tile for items of 4 or 8 bytes."""
     return R * VECTOR_BYTES // itemsize
+
+
+def data_pointer(context: Any, builder: ir.IRBuilder, typ: types.Array, array: ir.Value) -> ir.Value:
+    """Where the first element of an array operand lies, as a plain pointer: it fits every vector type."""
+    return builder.inttoptr(builder.ptrtoint(context.make_array(typ)(context, builder, array).data, I64), PTR)
 
 
 class Emit:

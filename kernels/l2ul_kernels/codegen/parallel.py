@@ -1,16 +1,18 @@
-"""Sharing work among threads: one compiled function that releases the GIL, called on ranges of items.
+"""Sharing work among plain Python threads that run one compiled function without the GIL.
 
-numba's own parallel loops would compile everything below them several times over (20 s instead of 5 for the MLP); the
-work of one item is large here, so plain threads lose nothing. Items write to places of their own: which thread does
-which item never shows in the result.
+numba's own parallel loops compile everything below them several times over (20 s instead of 5 for the MLP). Where the
+work of one item is large, threads lose nothing. Items write to places of their own: which thread does which item never
+shows in the result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
+import numpy as np
 
 from l2ul_kernels.codegen.jit import ensure_compiled
 
@@ -18,25 +20,34 @@ from l2ul_kernels.codegen.jit import ensure_compiled
 RANGES = 4
 
 
-def share(key: Any, function: Any, items: int, *what: Any, threads: int | None = None) -> None:
-    """function(first, last, thread, *what) on ranges that cover 0 .. items - 1, by `threads` or all that numba may use.
+def parallel_for(kernel: Callable[..., Any], n_items: int, *args: Any, threads: int | None = None) -> None:
+    """kernel(first, last, thread, *args) on ranges that cover 0 .. n_items - 1, by `threads` or all that numba may use.
 
-    `thread` is in 0 .. numba.get_num_threads() - 1 and belongs to one running call at a time.
+    `thread` is in 0 .. threads - 1 and belongs to one running call at a time: scratch with a first axis of that length
+    needs no locks. The first call for arguments of these types has no items: one process at a time compiles.
     """
-    ensure_compiled(key, lambda: function(0, 0, 0, *what))
-    threads = min(threads or numba.get_num_threads(), items)
+    if hasattr(kernel, "signatures"):  # compiled by numba
+        ensure_compiled(
+            (kernel, *(a.dtype if isinstance(a, np.ndarray) else type(a) for a in args)), lambda: kernel(0, 0, 0, *args)
+        )
+    threads = min(threads or numba.get_num_threads(), n_items)
     if threads <= 1:
-        function(0, items, 0, *what)
+        kernel(0, n_items, 0, *args)
         return
-    ranges = min(items, RANGES * threads)
-    todo = iter([(items * i // ranges, items * (i + 1) // ranges) for i in range(ranges)])
+    ranges = min(n_items, RANGES * threads)
+    todo = iter([(n_items * i // ranges, n_items * (i + 1) // ranges) for i in range(ranges)])
 
     def work(thread: int) -> None:
         for first, last in todo:  # next() of a list iterator is one step under the GIL
-            function(first, last, thread, *what)
+            kernel(first, last, thread, *args)
 
     with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(work, t) for t in range(1, threads)]
+        others = [pool.submit(work, thread) for thread in range(1, threads)]
         work(0)
         for other in others:
             other.result()
+
+
+def share(key: Any, function: Any, items: int, *what: Any, threads: int | None = None) -> None:
+    """The former name of `parallel_for`, until its last callers have moved."""
+    parallel_for(function, items, *what, threads=threads)

@@ -1,18 +1,30 @@
-"""Scalar intrinsics on raw addresses, for drivers that must not pay for array headers and reference counts."""
+"""Intrinsics on arrays and raw addresses: what numba's own indexing cannot say, each with its Python twin."""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.llvm import I32, I64, PTR
+from l2ul_kernels.codegen.llvm import I8, I32, I64, PTR, data_pointer
+from l2ul_kernels.codegen.twins import COMPILED, intrinsic, memory
 
 
-@intrinsic
+def address(array: NDArray[Any]) -> int:
+    """Where the array's first element lies; the caller keeps the array alive."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _count_bits(mask: Any) -> int:
+    return int(mask).bit_count()
+
+
+@intrinsic(twin=_count_bits)
 def count_bits(typingctx: Any, mask: Any) -> Any:
     """Number of set bits of a uint64."""
 
@@ -22,7 +34,11 @@ def count_bits(typingctx: Any, mask: Any) -> Any:
     return types.int64(types.uint64), codegen
 
 
-@intrinsic
+def _prefetch(address: int) -> None:
+    pass
+
+
+@intrinsic(twin=_prefetch)
 def prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at `address`; never faults."""
 
@@ -35,7 +51,11 @@ def prefetch(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
-@intrinsic
+def _pointer(address: int) -> Any:
+    return ctypes.c_void_p(int(address))
+
+
+@intrinsic(twin=_pointer)
 def pointer(typingctx: Any, address: Any) -> Any:
     """An address as the pointer that numba.carray takes."""
 
@@ -45,54 +65,75 @@ def pointer(typingctx: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
-@intrinsic
-def add(typingctx: Any, address: Any, amount: Any) -> Any:
-    """Add to the int64 at `address`."""
+def _fetch_add(counter: Any, amount: int) -> int:
+    counter = counter if isinstance(counter, np.ndarray) else memory(counter, (1,), np.int64)
+    before = int(counter[0])
+    counter[0] += amount
+    return before
+
+
+@intrinsic(twin=_fetch_add)
+def fetch_add(typingctx: Any, counter: Any, amount: Any) -> Any:
+    """Atomically add to the first element of an int64 array, or to the int64 at an address; returns it as before."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        place = builder.inttoptr(args[0], PTR)
-        builder.store(builder.add(builder.load(place, typ=I64), args[1]), place)
-        return context.get_dummy_value()
+        kind = signature.args[0]
+        is_array = isinstance(kind, types.Array)
+        place = data_pointer(context, builder, kind, args[0]) if is_array else builder.inttoptr(args[0], PTR)
+        return builder.atomic_rmw("add", place, args[1], "monotonic")
 
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
-    """Atomically add to the int64 at `address`; returns the value before."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.atomic_rmw("add", builder.inttoptr(args[0], PTR), args[1], "monotonic")
-
-    return types.int64(types.int64, types.int64), codegen
+    return types.int64(counter if isinstance(counter, types.Array) else types.int64, types.int64), codegen
 
 
-@intrinsic
-def size_of(typingctx: Any, like: Any) -> Any:
-    """Bytes of one item of `like`'s type, known when compiling."""
+def _load_word(rows: NDArray[np.uint8], i: int, byte: int) -> np.uint64:
+    return np.uint64(int.from_bytes(rows[i, byte : byte + 8].tobytes(), "little"))
+
+
+@intrinsic(twin=_load_word)
+def load_word(typingctx: Any, rows: Any, i: Any, byte: Any) -> Any:
+    """Bytes byte .. byte + 7 of row i of a C-contiguous (n, width) uint8 array, as a uint64, lowest first."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return ir.Constant(I64, signature.args[0].bitwidth // 8)
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        width = builder.extract_value(array.shape, 1)
+        place = builder.add(builder.mul(args[1], width), args[2])
+        data = data_pointer(context, builder, signature.args[0], args[0])
+        return builder.load(builder.gep(data, [place], source_etype=I8), align=1, typ=I64)
 
-    return types.int64(like), codegen
-
-
-@intrinsic
-def read(typingctx: Any, address: Any, like: Any) -> Any:
-    """The integer of `like`'s type at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.load(builder.inttoptr(args[0], PTR), align=1, typ=ir.IntType(like.bitwidth))
-
-    return like(types.int64, like), codegen
+    return types.uint64(rows, types.int64, types.int64), codegen
 
 
-@intrinsic
-def write(typingctx: Any, address: Any, value: Any) -> Any:
-    """Store an integer at `address`."""
+_called: dict[int, Any] = {}  # without compilation: what `entry_point` gave a number to
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        builder.store(args[1], builder.inttoptr(args[0], PTR), align=1)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, value), codegen
+def entry_point(kernel: Any, signature: tuple[Any, ...]) -> int:
+    """The address of a kernel, compiled for arguments of these numba types, for `call_at`."""
+    if not COMPILED:
+        _called[id(kernel)] = kernel
+        return id(kernel)
+    kernel.compile(signature)
+    compiled = kernel.overloads[signature]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+
+
+def _call_at(entry: int, like: Any, args: tuple[Any, ...]) -> Any:
+    return _called[entry](*args)
+
+
+@intrinsic(twin=_call_at)
+def call_at(typingctx: Any, entry: Any, like: Any, args: Any) -> Any:
+    """Call the kernel at an `entry_point` with the tuple `args`; the result is of `like`'s type (None: no result).
+
+    numba compiles a kernel together with all it calls. What is called by address is compiled once, not once for every
+    caller. Nothing checks the types: `args` must have those that the entry point was compiled for.
+    """
+    kinds = [types.unliteral(kind) for kind in args]
+    result = types.unliteral(like)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        parts = [builder.extract_value(values[2], i) for i in range(len(kinds))]
+        place = builder.inttoptr(values[0], context.call_conv.get_function_type(result, kinds).as_pointer())
+        _, value = context.call_conv.call_function(builder, place, result, kinds, parts)
+        return context.get_dummy_value() if result == types.none else value
+
+    return result(types.int64, like, args), codegen

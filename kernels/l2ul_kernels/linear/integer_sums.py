@@ -22,7 +22,7 @@ another without the rows that have left. `moments` are sums of u^2.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
-from l2ul_kernels.simd.gemm import product
+from l2ul_kernels.simd.gemm import gemm
+from l2ul_kernels.simd.views import borrow, vector
 from l2ul_kernels.threads import parallel_entry
 
 U = np.uint64
@@ -45,6 +46,28 @@ LINE, STRIP = 8, 32
 #: Entries of `scales`: the factors that make integers of u^2, e u, w u u; of c u u and u in T; of weights; half of the
 #: largest c in the units of T.
 MOMENT, FIRST, SECOND, THIRD, COLUMN, WEIGHT, HALF_THIRD, SCALES = 0, 1, 2, 3, 4, 5, 6, 7
+
+
+class Terms(NamedTuple):
+    """What a row adds to the sums."""
+
+    loss: int
+    order: int  # 2, or 3 with T
+    counted: bool  # whether `tops` counts e, w, c and weights: else their scales are constants of the loss
+    anchor: NDArray[np.float64]  # (p,)
+    inverse_scale: NDArray[np.float64]  # (p,)
+    scales: NDArray[np.float64]  # as `SCALES` says
+    classes: int  # 0: class counts are not kept
+
+
+class Memory(NamedTuple):
+    """Memory of one worker; of all workers with one axis more."""
+
+    factors: NDArray[np.float64]  # (BLOCK + 1, wide) the u of collected rows, zeros behind p
+    values: NDArray[np.float64]  # (6, BLOCK) their predictors, targets, weights; then e, w, c
+    held: NDArray[np.int64]  # (p + 3, wide) scratch, like the next two
+    pairs: NDArray[np.float64]  # (BLOCK, q and a line more)
+    product: NDArray[np.float64]  # (p, the same)
 
 
 @kernel()
@@ -107,12 +130,13 @@ def write_pairs(u: Any, p: int, factor: float, out: Any, at: int) -> None:
 
 @kernel()
 def add_counts(
-    e: float, w: float, c: float, weight: float, sign: int, counted: bool, scales: Any, sums: Any, tops: int, p: int
+    derivatives: Any, weight: float, sign: int, counted: bool, scales: Any, sums: Any, tops: int, p: int
 ) -> None:
-    """Add (sign 1) or subtract (-1) one row, its weight, and what is counted of its derivatives."""
+    """Add (sign 1) or subtract (-1) one row, its weight, and what is counted of its derivatives (e, w, c)."""
     sums[0] += sign
     sums[1] += sign * (as_bits(weight * scales[WEIGHT] + MAGIC) - MAGIC_BITS)
     if counted:  # else the scales of the derivatives are constants of the loss
+        e, w, c = derivatives
         at = U(tops) + U(p)
         sums[at] += sign * (abs(e) * scales[FIRST] >= 0.5 * scales[MOMENT])
         sums[at + U(1)] += sign * (abs(w) * scales[SECOND] >= 0.5 * scales[MOMENT])
@@ -169,46 +193,26 @@ def _add_seconds(p: int, rows: int, factors: Any, curvatures: Any, held: Any) ->
                 line[j] += first + as_bits(ck * c[j] + MAGIC) + as_bits(dk * d[j] + MAGIC) - 4 * MAGIC_BITS
 
 
-def block_memory(p: int, order: int) -> tuple[NDArray[Any], ...]:
-    """(factors, values, held, pairs, product) of one worker: see `_add_block`."""
+def block_memory(p: int, order: int) -> Memory:
+    """`Memory` of one worker."""
     wide = -(-p // LINE) * LINE
     q = -(-(p * (p + 1) // 2) // LINE) * LINE + LINE if order == 3 else LINE
-    held = aligned_zeros((p + 3, wide)).view(np.int64)
-    return (
-        aligned_zeros((BLOCK + 1, wide)),
-        aligned_zeros((6, BLOCK)),
-        held,
-        aligned_zeros((BLOCK, q)),
-        aligned_zeros((p if order == 3 else 1, q)),
-    )
+    shapes = [(BLOCK + 1, wide), (6, BLOCK), (p + 3, wide), (BLOCK, q), (p if order == 3 else 1, q)]
+    return Memory(*map(aligned_zeros, shapes, [float, float, np.int64, float, float]))
 
 
 @kernel()
-def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int, sums: Any, third: int) -> None:
+def _add_thirds(p: int, rows: int, memory: Any, sign: int, sums: Any, third: int) -> None:
     """Add the terms of T of a block: factors (rows, p) times pairs (rows, q), as far as j <= k."""
-    wide, wide_pairs, q, one = factors.shape[1], pairs.shape[1], pairs_of(p), np.int64(1)
+    factors, pairs, out = memory.factors[:rows], memory.pairs[:rows], memory.product
+    wide, q = pairs.shape[1] - LINE, pairs_of(p)
     lines, first = 0, 0  # lines: columns of T's factor that have entries in the strip; first: where the next one begins
-    for start in range(0, wide_pairs - LINE, STRIP):
-        width = min(STRIP, wide_pairs - LINE - start)
-        while lines < p and first < start + width:
+    for start in range(0, wide, STRIP):
+        end = min(start + STRIP, wide)
+        while lines < p and first < end:
             first += p - lines
             lines += 1
-        product(
-            out.reshape(-1),
-            start,
-            wide_pairs,
-            factors.reshape(-1),
-            0,
-            one,
-            wide,
-            pairs.reshape(-1),
-            start,
-            wide_pairs,
-            lines,
-            width,
-            rows,
-            np.int64(0),
-        )
+        gemm(out[:lines, start:end], factors[:, :lines].T, pairs[:, start:end], False)
     at, skip = U(third), U(0)
     for j in range(U(p)):
         for i in range(U(q) - skip):
@@ -218,43 +222,25 @@ def _add_thirds(p: int, rows: int, factors: Any, pairs: Any, out: Any, sign: int
 
 
 @kernel()
-def _add_block(
-    p: int,
-    rows: int,
-    sign: int,
-    loss: int,
-    order: int,
-    counted: bool,
-    scales: Any,
-    classes: int,
-    sums: Any,
-    factors: Any,
-    values: Any,
-    held: Any,
-    pairs: Any,
-    out: Any,
-) -> None:
-    """The terms of `rows` <= BLOCK rows that were collected.
-
-    factors (BLOCK + 1, wide): their u, zeros behind p. values (6, BLOCK): predictors, targets, weights; then e, w, c.
-    held (p + 3, wide), pairs (BLOCK, q and a line more), out (p, the same): scratch.
-    """
-    wide, tops = U(factors.shape[1]), tops_at(classes)
-    second = moments_at(p, classes) + 2 * p
+def _add_block(p: int, rows: int, sign: int, terms: Any, sums: Any, memory: Any) -> None:
+    """The terms of `rows` <= BLOCK rows that were collected in memory.factors and memory.values."""
+    factors, values, held, scales = memory.factors, memory.values, memory.held, terms.scales
+    wide, tops = factors.shape[1], tops_at(terms.classes)
+    second = moments_at(p, terms.classes) + 2 * p
     z, y, weight, e, w, c = values[0], values[1], values[2], values[3], values[4], values[5]
     for i in range(U(rows)):  # the same for every row, so in vectors
-        first, curvature, third = derivatives(loss, z[i], y[i])
+        first, curvature, third = derivatives(terms.loss, z[i], y[i])
         e[i], w[i], c[i] = first * weight[i], curvature * weight[i], third * weight[i]
     for k in range(U(p + 3)):
-        for j in range(wide):
+        for j in range(U(wide)):
             held[k, j] = 0
     moments, gradient, largest = held[p], held[p + 1], held[p + 2]
     square = sign * scales[MOMENT]
     for i in range(rows):
-        add_counts(e[i], w[i], c[i], weight[i], sign, counted, scales, sums, tops, p)
+        add_counts((e[i], w[i], c[i]), weight[i], sign, terms.counted, scales, sums, tops, p)
         add_first(factors[i], wide, square, sign * e[i] * scales[FIRST], sign, largest, moments, gradient)
-        if order == 3:
-            write_pairs(factors[i], p, c[i] * scales[THIRD], pairs[i], 0)
+        if terms.order == 3:
+            write_pairs(vector(factors, i * wide, wide + LINE), p, c[i] * scales[THIRD], memory.pairs[i], 0)
     for i in range(U(rows)):
         w[i] = sign * w[i] * scales[SECOND]
     _add_seconds(p, rows, factors, w, held)
@@ -268,101 +254,47 @@ def _add_block(
         for i in range(U(p) - k):
             sums[at + i] += held[k, k + i]
         at += U(p) - k
-    if order == 3:
+    if terms.order == 3:
         for i in range(rows):
             u = factors[i]
-            for j in range(wide):
+            for j in range(U(wide)):
                 u[j] = (u[j] * scales[COLUMN] + MAGIC) - MAGIC
-        _add_thirds(p, rows, factors, pairs, out, sign, sums, second + pairs_of(p))
+        _add_thirds(p, rows, memory, sign, sums, second + pairs_of(p))
 
 
 @kernel()
-def add_rows(
-    X: Any,
-    y: Any,
-    weights: Any,
-    first: int,
-    last: int,
-    sign: int,
-    loss: int,
-    order: int,
-    counted: bool,
-    anchor: Any,
-    inverse_scale: Any,
-    scales: Any,
-    classes: int,
-    sums: Any,
-    factors: Any,
-    values: Any,
-    held: Any,
-    pairs: Any,
-    out: Any,
-) -> None:
-    """Add (sign 1) or subtract (-1) the rows first .. last - 1 to `sums`; the last five are of `block_memory`.
+def add_rows(X: Any, y: Any, weights: Any, sign: int, terms: Any, sums: Any, memory: Any) -> None:
+    """Add (sign 1) or subtract (-1) the rows X (n, d), y (n,) to `sums`.
 
-    Rows of weight 0 do not count; weights may be empty. Class counts are not touched if classes is 0.
+    Rows of weight 0 do not count; weights may be empty. Class counts are not touched if terms.classes is 0.
     """
-    p, rows = anchor.size, 0
-    for row in range(first, last):
+    terms, memory = borrow((terms, memory))
+    p, rows, n, values = terms.anchor.size, 0, X.shape[0], memory.values
+    for row in range(n):
         weight = weights[row] if weights.size else 1.0
         if weight == 0.0:
             continue
-        values[0, rows] = scale_row(row, X, anchor, inverse_scale, factors[rows])
+        values[0, rows] = scale_row(row, X, terms.anchor, terms.inverse_scale, memory.factors[rows])
         values[1, rows], values[2, rows] = np.float64(y[row]), weight
-        if classes:
+        if terms.classes:
             sums[U(2) + U(y[row])] += sign
         rows += 1
-        if rows == BLOCK or row == last - 1:
-            _add_block(p, rows, sign, loss, order, counted, scales, classes, sums, factors, values, held, pairs, out)
+        if rows == BLOCK or row == n - 1:
+            _add_block(p, rows, sign, terms, sums, memory)
             rows = 0
     if rows:
-        _add_block(p, rows, sign, loss, order, counted, scales, classes, sums, factors, values, held, pairs, out)
+        _add_block(p, rows, sign, terms, sums, memory)
 
 
 @kernel(parallel=True)
-def _add_parts(
-    X: Any,
-    y: Any,
-    weights: Any,
-    sign: int,
-    loss: int,
-    order: int,
-    counted: bool,
-    anchor: Any,
-    inverse_scale: Any,
-    scales: Any,
-    classes: int,
-    sums: Any,
-    factors: Any,
-    values: Any,
-    held: Any,
-    pairs: Any,
-    out: Any,
-) -> None:
+def _add_parts(X: Any, y: Any, weights: Any, sign: int, terms: Any, sums: Any, memory: Any) -> None:
     """add_rows for all rows; worker w has its own sums[w] and memory."""
     workers, n = sums.shape[0], X.shape[0]
     for w in prange(workers):
-        add_rows(
-            X,
-            y,
-            weights,
-            n * w // workers,
-            n * (w + 1) // workers,
-            sign,
-            loss,
-            order,
-            counted,
-            anchor,
-            inverse_scale,
-            scales,
-            classes,
-            sums[w],
-            factors[w],
-            values[w],
-            held[w],
-            pairs[w],
-            out[w],
-        )
+        lo, hi = n * w // workers, n * (w + 1) // workers
+        m = memory
+        own = Memory(m.factors[w], m.values[w], m.held[w], m.pairs[w], m.product[w])
+        add_rows(X[lo:hi], y[lo:hi], weights[lo:hi], sign, terms, sums[w], own)
 
 
 #: Rows per thread below which a second thread does not pay.
@@ -376,53 +308,32 @@ def add_all_rows(
     y: NDArray[Any],
     weights: NDArray[np.float64] | None,
     sign: int,
-    loss: int,
-    order: int,
-    counted: bool,
-    anchor: NDArray[np.float64],
-    inverse_scale: NDArray[np.float64],
-    scales: NDArray[np.float64],
-    classes: int,
+    terms: Terms,
     sums: NDArray[np.int64],
 ) -> None:
     """Add (sign 1) or subtract (-1) all rows X (n, d), y (n,) with weights (n,) or None to `sums`, on all threads.
 
-    anchor, inverse_scale (p,); scales as `SCALES` says. The result does not depend on the number of threads.
+    The result does not depend on the number of threads.
     """
-    n, p = len(X), anchor.size
+    n = len(X)
     workers = max(1, min(numba.get_num_threads(), n // ROWS_PER_THREAD))
     weights = _NO_WEIGHTS if weights is None else weights
-    one = block_memory(p, order)
+    memory = block_memory(terms.anchor.size, terms.order)
     if workers == 1:  # threads would only have to be woken
-        arguments = (sign, loss, order, counted, anchor, inverse_scale, scales, classes)
+        what = (sign, terms, sums, memory)
         key = ("integer sums of few rows", X.dtype, y.dtype)
-        ensure_compiled(key, lambda: add_rows(X, y, weights, 0, 0, *arguments, sums, *one))
-        add_rows(X, y, weights, 0, n, *arguments, sums, *one)
+        ensure_compiled(key, lambda: add_rows(X[:0], y[:0], weights[:0], *what))
+        add_rows(X, y, weights, *what)
         return
-    memory = [np.stack([part] * workers) for part in one]
+    memory = Memory(*(np.stack([part] * workers) for part in memory))
     parts = np.zeros((workers, sums.size), np.int64)
-    key = ("integer sums", X.dtype, y.dtype)
 
-    def run(rows: slice, into: NDArray[np.int64]) -> None:
+    def run(rows: slice) -> None:
         with parallel_entry():
-            _add_parts(
-                X[rows],
-                y[rows],
-                weights[rows],
-                sign,
-                loss,
-                order,
-                counted,
-                anchor,
-                inverse_scale,
-                scales,
-                classes,
-                into,
-                *memory,
-            )
+            _add_parts(X[rows], y[rows], weights[rows], sign, terms, parts, memory)
 
-    ensure_compiled(key, lambda: run(slice(0, 0), parts))
-    run(slice(None), parts)
+    ensure_compiled(("integer sums", X.dtype, y.dtype), lambda: run(slice(0, 0)))
+    run(slice(None))
     sums += parts.sum(axis=0)
 
 

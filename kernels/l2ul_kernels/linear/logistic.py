@@ -8,7 +8,7 @@ Results are bit-identical for every number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -16,31 +16,35 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
-from l2ul_kernels.codegen.pointers import fetch_add
-from l2ul_kernels.codegen.pool import spread
-from l2ul_kernels.linear.newton import minimise
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.linear.newton import Rule, minimise, new_work
 from l2ul_kernels.linear.sums import (
     GRADIENT,
     HESSIAN,
     PRODUCT,
     SLOPE,
+    TILE,
+    Sums,
+    add_sums,
     block_count,
-    sum_blocks,
-    tile_memory,
-    worker_count,
+    load_tile,
+    sum_rows,
 )
-from l2ul_kernels.simd.columns import CHUNK, gather, padded, width_of
-from l2ul_kernels.validate import (
-    check_ids,
-    check_lam,
-    check_sum,
-    check_theta,
-    check_weights,
-    check_xy,
-    mirror,
-    refuse_unusable,
+from l2ul_kernels.simd.columns import (
+    CHUNK,
+    PAD,
+    add_dots,
+    add_gram,
+    gather,
+    losses,
+    padded,
+    residuals,
+    scores,
+    width_of,
 )
-from l2ul_kernels.voronoi.partitions import address
+from l2ul_kernels.simd.rows import Rows, rows_of
+from l2ul_kernels.simd.views import borrow
+from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weights, check_xy, mirror, refuse_unusable
 
 #: Pairs between two calls of `progress`, for each thread.
 REPORT = 32
@@ -48,36 +52,34 @@ REPORT = 32
 Float = NDArray[np.float64]
 
 
+class Pairs(NamedTuple):
+    """m subsets of rows; the first n_forget of each are left out in the second fit of the pair."""
+
+    ids: NDArray[np.int64]  # (m, s)
+    n_forget: NDArray[np.int64]  # (m,)
+
+
+class Fits(NamedTuple):
+    """Both fits of m pairs."""
+
+    theta: Float  # (m, 2, ...) parameters
+    norms: Float  # (m, 2) largest entry of the gradient
+    steps: NDArray[np.int64]  # (m, 2) Newton steps
+
+
 @kernel(inline=True)
-def _fit_pair(
-    X: Any,
-    at: int,
-    y: Any,
-    ids: Any,
-    r: int,
-    lam: float,
-    tol: float,
-    max_steps: int,
-    columns: Any,
-    rows: Any,
-    weights: Any,
-    scaled: Any,
-    exact: Any,
-    squares: Any,
-    vectors: Any,
-    thetas: Any,
-    norms: Any,
-    steps: Any,
-) -> None:
-    """Fit all rows ids, then those after the first r. No finite optimum (one class only): norm is infinite."""
-    s, d = len(ids), X.shape[1]
-    gather(X, ids, at, columns)
+def _fit_pair(pair: int, rows: Any, pairs: Any, rule: Any, work: Any, out: Any) -> None:
+    """Fit all rows of a pair, then those that stay. No finite optimum (one class only): norm is infinite."""
+    y, ids, r, theta, d = rows.y, pairs.ids[pair], pairs.n_forget[pair], work.theta, rows.d
+    norms, steps = out.norms[pair], out.steps[pair]
+    s = len(ids)
+    gather(rows, ids, work.columns)
     positive, positive_r = 0, 0
     for i in range(s):
-        rows[0, i] = y[ids[i]]
+        work.y[i] = y[ids[i]]
         positive += y[ids[i]]
         positive_r += y[ids[i]] if i >= r else 0
-    theta, downdate = vectors[3], False
+    downdate = False
     for k in range(d + 1):
         theta[k] = 0.0
     for part in range(2):
@@ -88,116 +90,37 @@ def _fit_pair(
                 theta[k] = 0.0
         else:
             for i in range(lo if downdate else 0):
-                rows[2, i] = 0.0
-            norms[part], steps[part] = minimise(
-                columns, rows, weights, scaled, exact, squares, vectors, theta, lo, s, d, lam, tol, max_steps, downdate
-            )
-        downdate = norms[part] <= tol and steps[part] > 0 and 2 * r <= s
+                work.residual[i] = 0.0
+            norms[part], steps[part] = minimise(work, rule, d, lo, s, downdate)
+        downdate = norms[part] <= rule.tol and steps[part] > 0 and 2 * r <= s
         for k in range(d + 1):
-            thetas[part, k] = theta[k]
+            out.theta[pair, part, k] = theta[k]
 
 
 @kernel()
-def _fit_some(
-    X: Any,
-    at: int,
-    y: Any,
-    ids: Any,
-    n_forget: Any,
-    next_pair: int,
-    last: int,
-    lam: float,
-    tol: float,
-    max_steps: int,
-    columns: Any,
-    rows: Any,
-    weights: Any,
-    scaled: Any,
-    exact: Any,
-    squares: Any,
-    vectors: Any,
-    thetas: Any,
-    norms: Any,
-    steps: Any,
+def _fit_some(first: int, last: int, work: Any, rows: Any, pairs: Any, rule: Any, out: Any) -> None:
+    """Fit the pairs first .. last - 1, one after the other."""
+    rows, pairs, work, out = borrow((rows, pairs, work, out))
+    for pair in range(first, last):
+        _fit_pair(pair, rows, pairs, rule, work, out)
+
+
+def fit_all(
+    key: Any, fit_some: Any, work: list[Any], what: tuple[Rows, Pairs, Rule, Fits], report: int, progress: Any
 ) -> None:
-    """Fit pairs below `last` one after the other, taking the next one from the counter at `next_pair`."""
-    while True:
-        i = fetch_add(next_pair, 1)
-        if i >= last:
-            return
-        _fit_pair(
-            X,
-            at,
-            y,
-            ids[i],
-            n_forget[i],
-            lam,
-            tol,
-            max_steps,
-            columns,
-            rows,
-            weights,
-            scaled,
-            exact,
-            squares,
-            vectors,
-            thetas[i],
-            norms[i],
-            steps[i],
-        )
+    """fit_some(first, last, work of one thread, *what) for all pairs; progress(done, m) after `report` per thread."""
+    m = len(what[1].ids)
+    ensure_compiled(key, lambda: fit_some(0, 0, work[0], *what))
+    take = report * len(work) if progress else max(m, 1)
+    for start in range(0, m, take):
+        count = min(take, m - start)
 
+        def some(first: int, last: int, thread: int, start: int = start) -> None:
+            fit_some(start + first, start + last, work[thread], *what)
 
-def _memory(s: int, d: int, dtype: Any) -> tuple[NDArray[Any], ...]:
-    """columns, rows, weights, scaled, exact, squares, vectors of one worker (see _newton.minimise)."""
-    width, rows = width_of(d + 1), padded(s)
-    shapes = ((width, rows), (4, rows), (2, rows), (3, CHUNK), (3, CHUNK), (2, width, width), (4, width))
-    kinds = (dtype, float, dtype, dtype, float, float, float)
-    return tuple(aligned_zeros(shape, kind) for shape, kind in zip(shapes, kinds, strict=True))
-
-
-def _run_pairs(
-    X: NDArray[Any],
-    y: NDArray[np.uint8],
-    ids: NDArray[np.int64],
-    n_forget: NDArray[np.int64],
-    lam: float,
-    tol: float,
-    max_steps: int,
-    progress: Callable[[int, int], object] | None,
-) -> tuple[Float, Float, NDArray[np.int64]]:
-    (m, s), d = ids.shape, X.shape[1]
-    thetas, norms, steps = np.zeros((m, 2, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
-    workers = max(1, min(numba.get_num_threads(), m))
-    memory = [_memory(s, d, X.dtype) for _ in range(workers)]
-    next_pair = np.zeros(1, np.int64)
-
-    def run(worker: int, last: int) -> None:
-        _fit_some(
-            X,
-            address(X),
-            y,
-            ids,
-            n_forget,
-            address(next_pair),
-            last,
-            lam,
-            tol,
-            max_steps,
-            *memory[worker],
-            thetas,
-            norms,
-            steps,
-        )
-
-    ensure_compiled(("logistic pairs", X.dtype), lambda: run(0, 0))
-    take = REPORT * workers if progress else max(m, 1)
-    for first in range(0, m, take):
-        last = min(first + take, m)
-        next_pair[0] = first
-        spread(run, workers, last)
+        parallel_for(some, count, threads=len(work))
         if progress:
-            progress(last, m)
-    return thetas, norms, steps
+            progress(start + count, m)
 
 
 def logistic_fit_pairs(
@@ -218,12 +141,79 @@ def logistic_fit_pairs(
     intercept then has no finite optimum. `progress(done, m)` is called from time to time.
     """
     X, y = check_xy(X, y)
-    ids, n_forget = check_ids(ids, n_forget, len(X))
-    lam = check_lam(lam)
-    thetas, norms, steps = _run_pairs(X, y, ids, n_forget, lam, float(tol), int(max_steps), progress)
-    if np.isnan(norms).any():
-        refuse_unusable(X, np.unique(ids[np.isnan(norms).any(axis=1)]))
-    return np.ascontiguousarray(thetas[:, 0]), np.ascontiguousarray(thetas[:, 1]), norms, steps
+    pairs = Pairs(*check_ids(ids, n_forget, len(X)))
+    rule = Rule(check_lam(lam), float(tol), int(max_steps))
+    (m, s), d = pairs.ids.shape, X.shape[1]
+    out = Fits(np.zeros((m, 2, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64))
+    work = [new_work(s, d, X.dtype) for _ in range(max(1, min(numba.get_num_threads(), m)))]
+    fit_all(("logistic pairs", X.dtype), _fit_some, work, (rows_of(X, y), pairs, rule, out), REPORT, progress)
+    if np.isnan(out.norms).any():
+        refuse_unusable(X, np.unique(pairs.ids[np.isnan(out.norms).any(axis=1)]))
+    return np.ascontiguousarray(out.theta[:, 0]), np.ascontiguousarray(out.theta[:, 1]), out.norms, out.steps
+
+
+class _Scratch(NamedTuple):
+    """Memory for a tile of rows."""
+
+    ids: NDArray[np.int64]  # (TILE,)
+    columns: Float  # (width, rows)
+    values: Float  # (4, rows) labels, scores, residuals, curvatures
+    scaled: Float  # (3, CHUNK)
+
+
+def _scratch(d: int) -> _Scratch:
+    rows = padded(TILE)
+    shapes = [(width_of(d + 1), rows), (4, rows), (3, CHUNK)]
+    return _Scratch(np.zeros(TILE, np.int64), *map(aligned_zeros, shapes))
+
+
+@kernel(inline=True)
+def _weigh(weight: Any, lo: int, n: int, last: int, values: Any) -> None:
+    """Multiply the values of the n rows from lo by their weight (if there are weights); those that pad by 0."""
+    if len(weight) > 0:
+        for i in range(n):
+            values[i] *= weight[lo + i]
+    for i in range(n, last):
+        values[i] = 0.0
+
+
+@kernel()
+def _sum_blocks(first: int, last: int, scratch: Any, rows: Any, theta: Any, along: Any, mode: int, out: Any) -> None:
+    """Sums of the blocks first .. last - 1 at theta (width,), each into its own place of `out`."""
+    scratch, rows, out = borrow((scratch, rows, out))
+    columns, values = scratch.columns, scratch.values
+    labels, z, residual, w = values[0], values[1], values[2], values[3]
+    n, total = len(rows.y), len(out.loss)
+    for b in range(first, last):
+        for lo in range(n * b // total, n * (b + 1) // total, TILE):
+            hi = min(lo + TILE, n * (b + 1) // total)
+            end = -(-(hi - lo) // PAD) * PAD
+            load_tile(rows, lo, hi, scratch.ids, columns)
+            for i in range(hi - lo):
+                labels[i] = rows.y[lo + i]
+            scores(columns, theta, 0, end, z)
+            residuals(z, labels, 0, end, residual, w)
+            if mode == PRODUCT:
+                scores(columns, along, 0, end, z)
+                for i in range(hi - lo):
+                    residual[i] = w[i] * z[i]
+            _weigh(rows.weights, lo, hi - lo, end, residual)
+            add_dots(columns, residual, 0, end, out.vector[b])
+            if mode == HESSIAN:
+                _weigh(rows.weights, lo, hi - lo, end, w)
+                add_gram(columns, w, 0, end, scratch.scaled, out.matrix[b])
+            if mode in (GRADIENT, HESSIAN):
+                losses(z, labels, 0, end, residual)
+                _weigh(rows.weights, lo, hi - lo, end, residual)
+                for i in range(hi - lo):
+                    out.loss[b] += residual[i]
+
+
+def _padded(theta: ArrayLike, p: int, name: str = "theta") -> Float:
+    """theta (p,) -> (width,)"""
+    out = np.zeros(width_of(p))
+    out[:p] = check_theta(theta, p, name)
+    return out
 
 
 def _sums(
@@ -236,43 +226,13 @@ def _sums(
 ) -> tuple[float, Float, Float]:
     """(loss, gradient or Hessian times direction (p,), Hessian (p, p)) summed over rows; the Hessian only if asked."""
     (n, d), p = X.shape, X.shape[1] + 1
-    width = width_of(p)
-    point, along = np.zeros(width), np.zeros(width)
-    point[:p] = check_theta(theta, p)
-    if direction is not None:
-        along[:p] = check_theta(direction, p, "v")
-    weight = check_weights(weights, n)
-    blocks = block_count(n)
-    loss, vector = np.zeros(blocks), np.zeros((blocks, width))
-    matrix = np.zeros((blocks if mode == HESSIAN else 1, width, width))
-    next_block = np.zeros(1, np.int64)
-    workers = worker_count(n, p)
-    memory = [tile_memory(d, 4) for _ in range(workers)]
-
-    def run(worker: int, last: int) -> None:
-        sum_blocks(
-            X,
-            address(X),
-            y,
-            weight,
-            point,
-            along,
-            mode,
-            address(next_block),
-            last,
-            *memory[worker],
-            loss,
-            vector,
-            matrix,
-        )
-
-    ensure_compiled(("logistic sums", X.dtype), lambda: run(0, 0))
-    next_block[0] = 0
-    spread(run, workers, blocks)
-    total = float(loss.sum())
-    if np.isnan(total) or np.isnan(vector).any():
-        refuse_unusable(X, None)
-    return total, vector.sum(axis=0)[:p], mirror(matrix.sum(axis=0)[:p, :p])
+    point = _padded(theta, p)
+    along = point if direction is None else _padded(direction, p, "v")
+    blocks, width = block_count(n), len(point)
+    out = Sums(np.zeros(blocks), np.zeros((blocks, width)), np.zeros((blocks if mode == HESSIAN else 1, width, width)))
+    what = (rows_of(X, y, check_weights(weights, n)), point, along, mode, out)
+    loss, vector, matrix = sum_rows("logistic sums", _sum_blocks, lambda: _scratch(d), X, *what)
+    return loss, vector[:p], mirror(matrix[:p, :p])
 
 
 def logistic_sums(
@@ -289,15 +249,7 @@ def logistic_sums(
     several calls only by rounding, and not at all on the number of threads. NaN in X is a ValueError, outs unchanged.
     """
     X, y = check_xy(X, y)
-    p = X.shape[1] + 1
-    check_sum(gradient_out, (p,), "gradient_out")
-    check_sum(hessian_out, (p, p), "hessian_out")
-    total, gradient, hessian = _sums(X, y, theta, GRADIENT if hessian_out is None else HESSIAN, weights)
-    if gradient_out is not None:
-        gradient_out += gradient
-    if hessian_out is not None:
-        hessian_out += hessian
-    return total
+    return add_sums(lambda mode: _sums(X, y, theta, mode, weights), X.shape[1] + 1, gradient_out, hessian_out)
 
 
 def logistic_gradient(X: ArrayLike, y: ArrayLike, theta: ArrayLike, weights: ArrayLike | None = None) -> Float:

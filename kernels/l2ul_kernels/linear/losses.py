@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.codegen.twins import intrinsic
 
 #: Codes of the losses, and their names in this order.
 LOGISTIC, SQUARED, POISSON = 0, 1, 2
@@ -33,7 +33,7 @@ MAGIC_BITS = 0x4338000000000000
 LARGEST = 708.0
 
 
-@intrinsic
+@intrinsic(twin=lambda x: np.float64(x).view(np.int64))
 def as_bits(typingctx: Any, x: Any) -> Any:
     """The bits of a float64 as int64."""
 
@@ -43,7 +43,7 @@ def as_bits(typingctx: Any, x: Any) -> Any:
     return types.int64(types.float64), codegen
 
 
-@intrinsic
+@intrinsic(twin=lambda x: np.int64(x).view(np.float64))
 def from_bits(typingctx: Any, x: Any) -> Any:
     """The float64 with these bits."""
 

@@ -3,43 +3,84 @@
 Quick: Gram matrices in the precision of the data are enough for a direction, and a Cholesky factor is kept for further
 steps while it still shrinks the gradient fast; only the gradient is exact. Its largest entry must fall with every step.
 Careful: a fresh double-precision Hessian and a backtracking line search on the loss in every step.
-
-Arrays of a subset, widths and rows padded as in _columns: y, z (scores), residual (probability - y), terms (losses), w
-(curvature, in the columns' dtype), used (the curvature that the Hessian was made with), all (rows,); hessian, factor
-(width, width), the sum over rows, lower blocks, without the penalty; theta, gradient, step, trial (width,).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.simd.cholesky import cholesky, clear, copy, dot, solve
-from l2ul_kernels.simd.columns import PAD, add_dots, add_gram, losses, residuals, scores
+from l2ul_kernels.simd.columns import CHUNK, PAD, add_dots, add_gram, losses, padded, residuals, scores, width_of
+
+
+class Rule(NamedTuple):
+    """lam: strength of the penalty; tol: largest entry of the gradient at which a fit is done; max_steps of Newton."""
+
+    lam: float
+    tol: float
+    max_steps: int
+
+
+class Work(NamedTuple):
+    """A gathered subset of rows with one worker's memory; widths and rows padded as in simd/columns."""
+
+    columns: NDArray[Any]  # (width, rows), in the precision of the data
+    y: NDArray[np.float64]  # (rows,), like all up to `used`
+    z: NDArray[np.float64]  # scores
+    residual: NDArray[np.float64]  # probability - y
+    terms: NDArray[np.float64]  # losses
+    w: NDArray[Any]  # curvature, in the columns' precision
+    used: NDArray[Any]  # the curvature that the Hessian was made with
+    scaled: NDArray[Any]  # (3, CHUNK) scratch of add_gram, in the columns' precision
+    exact: NDArray[np.float64]  # (3, CHUNK) the same in double precision
+    hessian: NDArray[np.float64]  # (width, width) the sum over rows, lower blocks, without the penalty
+    factor: NDArray[np.float64]  # (width, width) Cholesky factor of the mean Hessian with penalty
+    gradient: NDArray[np.float64]  # (width,), like all that follow
+    step: NDArray[np.float64]
+    trial: NDArray[np.float64]
+    theta: NDArray[np.float64]
+
+
+def new_work(s: int, d: int, dtype: Any) -> Work:
+    """Memory for subsets of s rows of d features."""
+    width, rows = width_of(d + 1), padded(s)
+    return Work(
+        aligned_zeros((width, rows), dtype),
+        *aligned_zeros((4, rows)),
+        *aligned_zeros((2, rows), dtype),
+        aligned_zeros((3, CHUNK), dtype),
+        aligned_zeros((3, CHUNK)),
+        *aligned_zeros((2, width, width)),
+        *aligned_zeros((4, width)),
+    )
 
 
 @kernel(inline=True)
-def evaluate(columns: Any, theta: Any, lo: int, hi: int, y: Any, z: Any, residual: Any, w: Any) -> None:
+def evaluate(work: Any, theta: Any, lo: int, hi: int) -> None:
     """z, residual and w of the rows lo..hi at theta; the rows around them that pad count for nothing."""
     first, last = lo // PAD * PAD, -(-hi // PAD) * PAD
-    scores(columns, theta, first, last, z)
-    residuals(z, y, first, last, residual, w)
+    scores(work.columns, theta, first, last, work.z)
+    residuals(work.z, work.y, first, last, work.residual, work.w)
     for i in range(first, lo):
-        residual[i] = 0.0
-        w[i] = 0
+        work.residual[i] = 0.0
+        work.w[i] = 0
     for i in range(hi, last):
-        residual[i] = 0.0
-        w[i] = 0
+        work.residual[i] = 0.0
+        work.w[i] = 0
 
 
 @kernel(inline=True)
-def mean_gradient(columns: Any, residual: Any, theta: Any, lo: int, hi: int, d: int, lam: float, out: Any) -> float:
-    """The mean gradient with penalty into out, from the residuals at theta; its largest entry."""
+def mean_gradient(work: Any, theta: Any, lo: int, hi: int, d: int, lam: float) -> float:
+    """The mean gradient with penalty, from the residuals at theta; returns its largest entry."""
+    out = work.gradient
     for k in range(len(out)):
         out[k] = 0.0
-    add_dots(columns, residual, lo // PAD * PAD, -(-hi // PAD) * PAD, out)
+    add_dots(work.columns, work.residual, lo // PAD * PAD, -(-hi // PAD) * PAD, out)
     norm = 0.0
     for k in range(d + 1):
         out[k] = out[k] / (hi - lo) + (lam * theta[k] if k < d else 0.0)
@@ -48,29 +89,19 @@ def mean_gradient(columns: Any, residual: Any, theta: Any, lo: int, hi: int, d: 
 
 
 @kernel(inline=True)
-def mean_loss(y: Any, z: Any, theta: Any, lo: int, hi: int, d: int, lam: float, terms: Any) -> float:
+def mean_loss(work: Any, theta: Any, lo: int, hi: int, d: int, lam: float) -> float:
     """The mean loss with penalty, from the scores at theta."""
-    losses(z, y, lo, hi, terms)
+    losses(work.z, work.y, lo, hi, work.terms)
     total = 0.0
     for i in range(lo, hi):
-        total += terms[i]
+        total += work.terms[i]
     return total / (hi - lo) + lam / 2 * dot(theta, theta, d)
 
 
 @kernel(inline=True)
-def curvature(
-    columns: Any,
-    lo: int,
-    hi: int,
-    downdate: bool,
-    careful: bool,
-    w: Any,
-    used: Any,
-    scaled: Any,
-    exact: Any,
-    hessian: Any,
-) -> None:
+def curvature(work: Any, lo: int, hi: int, downdate: bool, careful: bool) -> None:
     """The Hessian over the rows lo..hi from the last `evaluate`; or, to downdate, take the first lo rows out of it."""
+    w, used = work.w, work.used
     first, last = (0, -(-lo // PAD) * PAD) if downdate else (lo // PAD * PAD, -(-hi // PAD) * PAD)
     for i in range(first, last):
         if downdate:
@@ -78,17 +109,17 @@ def curvature(
         else:
             used[i] = w[i]
     if not downdate:
-        clear(hessian)
+        clear(work.hessian)
     if careful:
-        add_gram(columns, w, first, last, exact, hessian)
+        add_gram(work.columns, w, first, last, work.exact, work.hessian)
     else:
-        add_gram(columns, w, first, last, scaled, hessian)
+        add_gram(work.columns, w, first, last, work.scaled, work.hessian)
 
 
 @kernel(inline=True)
-def factorise(hessian: Any, n: int, d: int, lam: float, careful: bool, factor: Any) -> bool:
+def factorise(work: Any, n: int, d: int, lam: float, careful: bool) -> bool:
     """Cholesky factor of the mean Hessian with penalty; if careful, with a ridge where it needs one."""
-    ridge = 0.0
+    hessian, factor, ridge = work.hessian, work.factor, 0.0
     for _ in range(20 if careful else 1):
         for i in range(d + 1):
             for j in range(i + 1):
@@ -101,41 +132,22 @@ def factorise(hessian: Any, n: int, d: int, lam: float, careful: bool, factor: A
 
 
 @kernel(inline=True)
-def minimise(
-    columns: Any,
-    rows: Any,
-    weights: Any,
-    scaled: Any,
-    exact: Any,
-    squares: Any,
-    vectors: Any,
-    theta: Any,
-    lo: int,
-    hi: int,
-    d: int,
-    lam: float,
-    tol: float,
-    max_steps: int,
-    downdate: bool,
-) -> tuple[float, int]:
-    """(largest gradient entry, steps) after minimising over the rows lo..hi from theta, in place.
+def minimise(work: Any, rule: Any, d: int, lo: int, hi: int, downdate: bool) -> tuple[float, int]:
+    """(largest gradient entry, steps) after minimising over the rows lo..hi from work.theta, in place.
 
-    rows (4, ...) = y, z, residual, terms; weights (2, ...) = w, used; squares (2, ...) = hessian, factor; vectors
-    (3, ...) = gradient, step, trial; scaled and exact (3, CHUNK) as add_gram wants them in either precision.
     downdate: the residuals at theta and a Hessian near it for the rows 0..hi are there: the first step is cheap.
     """
-    y, z, residual, terms, w, used = rows[0], rows[1], rows[2], rows[3], weights[0], weights[1]
-    hessian, factor, gradient, step, trial = squares[0], squares[1], vectors[0], vectors[1], vectors[2]
+    lam, theta, gradient, step, trial = rule.lam, work.theta, work.gradient, work.step, work.trial
     copy(theta, trial)
     norm, value, value_after, slope, t, steps = np.inf, np.inf, 0.0, 0.0, 0.0, 0  # norm infinite: nothing to compare
     known, factored, fresh, careful, stuck = downdate, False, False, False, False
     while True:
         if not known:
-            evaluate(columns, trial, lo, hi, y, z, residual, w)
+            evaluate(work, trial, lo, hi)
         known = False
-        after = mean_gradient(columns, residual, trial, lo, hi, d, lam, gradient)
+        after = mean_gradient(work, trial, lo, hi, d, lam)
         if careful:
-            value_after = mean_loss(y, z, trial, lo, hi, d, lam, terms)
+            value_after = mean_loss(work, trial, lo, hi, d, lam)
         if norm == np.inf:
             better = True
         elif careful:
@@ -146,19 +158,19 @@ def minimise(
             better = after < 0.9 * norm
             # Kept, this factor would shrink the gradient by `shrink` per step. A new one costs about three gradients.
             shrink = 2 * after / norm
-            factored = better and after * shrink * shrink * shrink < tol
+            factored = better and after * shrink * shrink * shrink < rule.tol
         if better:
             copy(trial, theta)
             norm, value = after, value_after
-            if not norm > tol or steps == max_steps or stuck:
+            if not norm > rule.tol or steps == rule.max_steps or stuck:
                 break
             fresh = not factored
             if fresh:
-                curvature(columns, lo, hi, downdate, careful, w, used, scaled, exact, hessian)
+                curvature(work, lo, hi, downdate, careful)
                 fresh, downdate = not downdate, False
-                better = factorise(hessian, hi - lo, d, lam, careful, factor)
+                better = factorise(work, hi - lo, d, lam, careful)
         if better:
-            solve(factor, d + 1, gradient, step)
+            solve(work.factor, d + 1, gradient, step)
             slope, t, steps = dot(gradient, step, d + 1), 1.0, steps + 1
         elif careful and t > 1e-12:
             t /= 2

@@ -1,28 +1,23 @@
-"""Sums over many rows, block by block: what a full-data Newton step of logistic regression needs."""
+"""Sums over many rows, block by block: what a full-data Newton step of logistic regression needs.
+
+The Python drivers here serve two classes (logistic.py) and many (softmax.py): these differ in what they sum per block.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.alignment import aligned_zeros
-from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.pointers import fetch_add
-from l2ul_kernels.simd.columns import (
-    CHUNK,
-    PAD,
-    add_dots,
-    add_gram,
-    gather,
-    losses,
-    padded,
-    residuals,
-    scores,
-    width_of,
-)
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.simd.columns import gather
+from l2ul_kernels.validate import check_sum, refuse_unusable
+
+Float = NDArray[np.float64]
 
 #: Rows transposed at a time: in double precision up to 40 features of them stay in the first cache, where gradient and
 #: Hessian sums ran 7 % faster than with 512 (1 M x 28, `l2ul bench baselines --only speed`).
@@ -38,89 +33,54 @@ SERIAL = 2_000_000
 GRADIENT, HESSIAN, PRODUCT, SLOPE = 0, 1, 2, 3
 
 
+class Sums(NamedTuple):
+    """Sums of every block of rows."""
+
+    loss: Float  # (blocks,)
+    vector: Float  # (blocks, ..., width): gradient, or for PRODUCT the Hessian times a direction
+    matrix: Float  # (blocks, k, k): the Hessian's lower blocks; something else unless HESSIAN
+
+
 def block_count(n: int) -> int:
     """Blocks that n rows are summed in."""
     return max(1, min(MAX_BLOCKS, -(-n // BLOCK_ROWS)))
 
 
-def worker_count(n: int, p: int) -> int:
-    """Threads worth using for n rows."""
-    return 1 if n * p * p < SERIAL else max(1, min(numba.get_num_threads(), block_count(n)))
-
-
-def tile_memory(d: int, vectors: int) -> tuple[NDArray[Any], ...]:
-    """ids, columns, rows, scaled of one worker, with `vectors` values per row."""
-    rows = padded(TILE)
-    columns = aligned_zeros((width_of(d + 1), rows))
-    return np.zeros(TILE, np.int64), columns, aligned_zeros((vectors, rows)), aligned_zeros((3, CHUNK))
-
-
 @kernel(inline=True)
-def load_tile(X: Any, at: int, lo: int, hi: int, ids: Any, columns: Any) -> None:
-    """The rows lo..hi of X, column by column."""
+def load_tile(rows: Any, lo: int, hi: int, ids: Any, columns: Any) -> None:
+    """The rows lo..hi, column by column; ids (TILE,) is scratch."""
     for i in range(hi - lo):
         ids[i] = lo + i
-    gather(X, ids[: hi - lo], at, columns)
+    gather(rows, ids[: hi - lo], columns)
 
 
-@kernel(inline=True)
-def weigh(weight: Any, lo: int, n: int, last: int, values: Any) -> None:
-    """Multiply the values of the n rows from lo by their weight (if there are weights); those that pad by 0."""
-    if len(weight) > 0:
-        for i in range(n):
-            values[i] *= weight[lo + i]
-    for i in range(n, last):
-        values[i] = 0.0
+def sum_rows(key: Any, sum_blocks: Any, make_scratch: Callable[[], Any], X: NDArray[Any], *what: Any) -> Float | Any:
+    """sum_blocks(first, last, scratch, *what) for all blocks of what[-1], on the threads that n rows are worth.
 
-
-@kernel()
-def sum_blocks(
-    X: Any,
-    at: int,
-    y: Any,
-    weight: Any,
-    theta: Any,
-    along: Any,
-    mode: int,
-    next_block: int,
-    blocks: int,
-    ids: Any,
-    columns: Any,
-    rows: Any,
-    scaled: Any,
-    loss: Any,
-    vector: Any,
-    matrix: Any,
-) -> None:
-    """Take blocks of rows from the counter at `next_block`; each fills its own loss[b], vector[b] and matrix[b].
-
-    vector: gradient, or for mode PRODUCT the Hessian times `along`; matrix: the Hessian's lower blocks, mode HESSIAN.
+    Returns (loss, vector, matrix) summed over blocks. NaN or infinities in X are a ValueError.
     """
-    labels, z, residual, w = rows[0], rows[1], rows[2], rows[3]
-    n, total = X.shape[0], len(loss)
-    while True:
-        b = fetch_add(next_block, 1)
-        if b >= blocks:
-            return
-        for lo in range(n * b // total, n * (b + 1) // total, TILE):
-            hi = min(lo + TILE, n * (b + 1) // total)
-            last = -(-(hi - lo) // PAD) * PAD
-            load_tile(X, at, lo, hi, ids, columns)
-            for i in range(hi - lo):
-                labels[i] = y[lo + i]
-            scores(columns, theta, 0, last, z)
-            residuals(z, labels, 0, last, residual, w)
-            if mode == PRODUCT:
-                scores(columns, along, 0, last, z)
-                for i in range(hi - lo):
-                    residual[i] = w[i] * z[i]
-            weigh(weight, lo, hi - lo, last, residual)
-            add_dots(columns, residual, 0, last, vector[b])
-            if mode == HESSIAN:
-                weigh(weight, lo, hi - lo, last, w)
-                add_gram(columns, w, 0, last, scaled, matrix[b])
-            if mode in (GRADIENT, HESSIAN):
-                losses(z, labels, 0, last, residual)
-                weigh(weight, lo, hi - lo, last, residual)
-                for i in range(hi - lo):
-                    loss[b] += residual[i]
+    out: Sums = what[-1]
+    n, p = len(X), out.vector[0].size
+    threads = 1 if n * p * p < SERIAL else min(numba.get_num_threads(), len(out.loss))
+    scratch = [make_scratch() for _ in range(threads)]
+    ensure_compiled(key, lambda: sum_blocks(0, 0, scratch[0], *what))
+    if threads == 1:
+        sum_blocks(0, len(out.loss), scratch[0], *what)
+    else:
+        parallel_for(lambda first, last, t: sum_blocks(first, last, scratch[t], *what), len(out.loss), threads=threads)
+    loss, vector, matrix = (part.sum(axis=0) for part in out)
+    if np.isnan(loss) or np.isnan(out.vector).any():
+        refuse_unusable(X, None)
+    return float(loss), vector, matrix
+
+
+def add_sums(sums: Callable[[int], Any], p: int, gradient_out: Float | None, hessian_out: Float | None) -> float:
+    """The loss of sums(mode) = (loss, gradient, Hessian); the others are added to the outs given, which are checked."""
+    check_sum(gradient_out, (p,), "gradient_out")
+    check_sum(hessian_out, (p, p), "hessian_out")
+    total, gradient, hessian = sums(GRADIENT if hessian_out is None else HESSIAN)
+    if gradient_out is not None:
+        gradient_out += gradient
+    if hessian_out is not None:
+        hessian_out += hessian
+    return float(total)

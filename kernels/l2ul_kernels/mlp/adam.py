@@ -17,12 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.parallel import share
-from l2ul_kernels.mlp.block import places
-from l2ul_kernels.mlp.block_calls import far_blocks, far_gradient
-from l2ul_kernels.mlp.lbfgs import batch_weights, load_model, polish
-from l2ul_kernels.mlp.model import Layout, check_data, check_theta, layout, rows_of, scratch
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.codegen.pointers import call_at
+from l2ul_kernels.mlp.block import block_at, new_scratch, parameters_of
+from l2ul_kernels.mlp.lbfgs import Batches, Rule, batch_weights, load_model, polish
+from l2ul_kernels.mlp.model import Layout, check_data, check_theta, layout
 from l2ul_kernels.simd.elementwise import adam_all
+from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.simd.views import borrow, vector
 
 
 class PairFits(NamedTuple):
@@ -35,94 +37,62 @@ class PairFits(NamedTuple):
     steps: NDArray[np.int64]
 
 
+class Training(NamedTuple):
+    """m pairs to train and how."""
+
+    ids: NDArray[np.int64]  # (m, s)
+    n_forget: NDArray[np.int64]  # (m,)
+    orders: tuple[NDArray[np.int64], ...]  # of both runs: (epochs, batches)
+    rates: tuple[float, float]
+    lam: float
+    runs: int  # 1: on all rows only
+
+
 @kernel()
-def _adam(
-    gradient: int,
-    S: Any,
-    s: int,
-    step: int,
-    shape: Any,
-    T: Any,
-    t: int,
-    M: Any,
-    padded: int,
-    order: Any,
-    rate: float,
-    lam: float,
-) -> None:
-    """Adam on the loaded batches at s, s + step, ...; T from t, scratch M (4 padded,); order (epochs, batches)."""
-    epochs, batches = order.shape
-    kind = S.dtype.type
-    for i in range(2 * padded):
-        M[i] = 0
+def _adam(scratch: Any, batches: Any, order: Any, rate: float, lam: float, theta: Any, memory: Any) -> None:
+    """Adam on the loaded batches in the given order (epochs, batches); theta (padded,), scratch memory (3, padded)."""
+    epochs, kind, padded = len(order), theta.dtype.type, len(theta)
+    P, G = parameters_of(theta, 0, scratch.shape), parameters_of(memory, 2 * padded, scratch.shape)
+    mean, square, slope = memory[0], memory[1], memory[2]
+    for k in range(padded):
+        mean[k] = square[k] = 0
     done, left1, left2 = 0, 1.0, 1.0
     for epoch in range(epochs):
-        for i in range(batches):
-            at = s + order[epoch, i] * step
-            pw = places(at, shape).w
+        for i in range(batches.count):
+            block = block_at(scratch, batches.first + order[epoch, i])
             total = 0.0
-            for b in range(shape.B):
-                total += S[pw + b]
+            for b in range(len(block.w)):
+                total += block.w[b]
             scale = 1.0 / total if total > 0 else 0.0
-            for k in range(2 * padded, 3 * padded):
-                M[k] = 0
-            far_gradient(gradient, S, at, shape, T, t, M, 2 * padded, 0)
+            for k in range(padded):
+                slope[k] = 0
+            call_at(scratch.gradient, block.loss[0], (block, P, G, 0))
             left1, left2 = left1 * 0.9, left2 * 0.999
             fix = math.sqrt(1.0 - left2)
-            now = rate * 0.5 * (1.0 + math.cos(math.pi * done / (epochs * batches))) * fix / (1.0 - left1)
-            adam_all(
-                T,
-                t,
-                M,
-                0,
-                M,
-                padded,
-                M,
-                2 * padded,
-                kind(scale),
-                kind(lam),
-                kind(now),
-                kind(0.9),
-                kind(0.999),
-                kind(1e-8 * fix),
-                padded,
-            )
+            now = rate * 0.5 * (1.0 + math.cos(math.pi * done / (epochs * batches.count))) * fix / (1.0 - left1)
+            how = (kind(scale), kind(lam), kind(now), kind(0.9), kind(0.999), kind(1e-8 * fix))
+            adam_all(theta, mean, square, slope, *how)
             done += 1
 
 
 @kernel()
-def _train(
-    first: int,
-    last: int,
-    thread: int,
-    blocks: Any,
-    rows: Any,
-    ids: Any,
-    n_forget: Any,
-    T: Any,
-    padded: int,
-    S: Any,
-    step: int,
-    shape: Any,
-    memory: Any,
-    picked: Any,
-    orders: Any,
-    rates: Any,
-    lam: float,
-    runs: int,
-) -> None:
-    """T (m, 2, padded) flat: run 0 trains T[i, 0] on all rows; run 1 trains T[i, 1], from T[i, 0], on the retained."""
-    batches = orders[0].shape[1]
-    s = thread * step * batches
+def _train(first: int, last: int, thread: int, scratch: Any, rows: Any, what: Any, T: Any, memory: Any) -> None:
+    """Run 0 trains T[i, 0] on all rows; run 1 trains T[i, 1], from T[i, 0], on the retained; T (m, 2, padded).
+
+    memory = (3 padded lines of each thread, ids of a batch of each).
+    """
+    scratch, rows, what, T = borrow((scratch, rows, what, T))
+    vectors, picked = borrow(memory)
+    batches, padded = Batches(thread * what.orders[0].shape[1], what.orders[0].shape[1]), T.shape[2]
     for i in range(first, last):
-        load_model(blocks[0], S, s, step, shape, rows, ids[i], picked[thread], batches)
-        for run in range(runs):
-            t = (2 * i + run) * padded
+        load_model(scratch, batches, rows, what.ids[i], picked[thread])
+        for run in range(what.runs):
+            theta = vector(T, (2 * i + run) * padded, padded)
             if run:
-                batch_weights(S, s, step, shape, ids.shape[1], n_forget[i], batches)
+                batch_weights(scratch, batches, what.ids.shape[1], what.n_forget[i])
                 for k in range(padded):
-                    T[t + k] = T[t - padded + k]
-            _adam(blocks[3], S, s, step, shape, T, t, memory[thread], padded, orders[run], rates[run], lam)
+                    theta[k] = T[i, 0, k]
+            _adam(scratch, batches, what.orders[run], what.rates[run], what.lam, theta, vectors[thread])
 
 
 def batch_orders(epochs: int, batches: int, seed: int) -> NDArray[np.int64]:
@@ -165,31 +135,14 @@ def _adam_runs(
     m, s = ids.shape
     batches = -(-s // batch)
     block = (s + 16 * batches - 1) // (16 * batches) * 16  # whole vectors
-    _, step = scratch(lay, block, dtype=np.float32)
     T = aligned_zeros((m, 2, lay.padded), np.float32)
     T[:, 0, lay.where] = start
     threads = numba.get_num_threads()
-    S = aligned_zeros(threads * step * batches, np.float32)
-    memory, picked = aligned_zeros((threads, 4 * lay.padded), np.float32), np.zeros((threads, block), np.int64)
+    scratch = new_scratch(lay.shape(block), threads * batches, np.float32)
+    memory = aligned_zeros((threads, 3, lay.padded), np.float32), np.zeros((threads, block), np.int64)
     orders = tuple(batch_orders(e, batches, seed) for e in (*epochs, 0)[:2])
-    what = (
-        far_blocks(S.dtype),
-        rows_of(X, y, np.empty(0), np.empty(0, np.int64)),
-        ids,
-        n_forget,
-        T.reshape(-1),
-        lay.padded,
-        S,
-        step,
-        lay.shape(block),
-        memory,
-        picked,
-        orders,
-        rates,
-        lam,
-        len(epochs),
-    )
-    share("mlp train", _train, m, *what)
+    what = Training(ids, n_forget, orders, (float(rates[0]), float(rates[1])), float(lam), len(epochs))
+    parallel_for(_train, m, scratch, rows_of(X, y), what, T, memory)
     return T
 
 
@@ -238,7 +191,7 @@ def mlp_train(
         return theta
     wide = layout(X.shape[1], h, n_classes, activation)
     both = wide.pad(np.repeat(theta[:, None], 2, axis=1))
-    polish(X, y, index, none, both, wide, lam, tol, max_steps)
+    polish(X, y, index, none, both, wide, Rule(float(lam), float(tol), int(max_steps)))
     return both[:, 1, wide.where]
 
 
@@ -277,6 +230,8 @@ def mlp_fit_pairs(
     T = _adam_runs(X, y, index, sizes, start, lay, lam, runs, (rate, rate_retained), batch, seed)
     wide = layout(X.shape[1], h, n_classes, activation)
     both = wide.pad(T[:, :, lay.where].astype(np.float64))
-    measured = polish(X, y, index, sizes, both, wide, lam, -1.0 if tol is None else tol, max_steps)
+    found = polish(
+        X, y, index, sizes, both, wide, Rule(float(lam), -1.0 if tol is None else float(tol), int(max_steps))
+    )
     theta = both[:, :, wide.where]
-    return PairFits(theta[:, 0].copy(), theta[:, 1].copy(), *measured)
+    return PairFits(theta[:, 0].copy(), theta[:, 1].copy(), found.norms, found.losses, found.steps)

@@ -15,19 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.parallel import share
-from l2ul_kernels.mlp.model import (
-    Layout,
-    check_data,
-    check_ids,
-    check_theta,
-    layout,
-    padded_sums,
-    rows_of,
-    sums_of_items,
-)
-from l2ul_kernels.simd.elementwise import add_all, dot
-from l2ul_kernels.simd.gemm import product
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.mlp.lbfgs import History, after_inverse, before_inverse
+from l2ul_kernels.mlp.model import Layout, check_data, check_ids, check_theta, layout, padded_sums, sums_of_items
+from l2ul_kernels.simd.gemm import gemm
+from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.simd.views import borrow
 
 #: Steps that the correction of H_D^-1 remembers.
 MEMORY = 8
@@ -41,38 +34,31 @@ class AnchoredPairs(NamedTuple):
     steps: NDArray[np.int64]
 
 
+class Steps(NamedTuple):
+    """Gradients, directions and history (see lbfgs.History) of m pairs."""
+
+    g: NDArray[np.float64]  # (m, padded)
+    q: NDArray[np.float64]  # (m, padded)
+    pairs: NDArray[np.float64]  # (m, 2 MEMORY, padded)
+    ratios: NDArray[np.float64]  # (m, MEMORY)
+    kept: NDArray[np.int64]  # (m,)
+    newest: NDArray[np.int64]  # (m,)
+
+
 @kernel()
-def _directions(
-    first: int,
-    last: int,
-    thread: int,
-    active: Any,
-    G: Any,
-    Q: Any,
-    inverse: Any,
-    history: Any,
-    ratios: Any,
-    kept: Any,
-    padded: int,
-    alphas: Any,
-) -> None:
-    """Q = -(corrected inverse Hessian) G for pairs active[first..last-1]; all flat (m, padded), history newest first"""
-    one, new = np.int64(1), np.int64(0)
+def _directions(first: int, last: int, thread: int, active: Any, steps: Any, inverse: Any, memory: Any) -> None:
+    """q = -(corrected inverse Hessian) g for pairs active[first..last-1]; memory = scratch vectors of each thread."""
+    steps, memory = borrow((steps, memory))
+    vectors, alphas = memory
+    temp = vectors[thread : thread + 1]
     for k in range(first, last):
         i = active[k]
-        g, base = i * padded, i * 2 * MEMORY * padded
-        temp = thread * padded
-        for c in range(padded):
-            alphas[temp + c] = -G[g + c]
-        for j in range(kept[i]):
-            at = base + 2 * j * padded
-            ratios[i, 1, j] = dot(history, at, alphas, temp, padded) * ratios[i, 0, j]
-            add_all(alphas, temp, history, at + padded, -ratios[i, 1, j], padded)
-        product(Q, g, padded, alphas, temp, padded, one, inverse, new, padded, one, padded, padded, new)
-        for j in range(kept[i] - 1, -1, -1):
-            at = base + 2 * j * padded
-            back = dot(history, at + padded, Q, g, padded) * ratios[i, 0, j]
-            add_all(Q, g, history, at, ratios[i, 1, j] - back, padded)
+        history, kept, newest = History(steps.pairs[i], steps.ratios[i], alphas[thread]), steps.kept[i], steps.newest[i]
+        for c in range(temp.shape[1]):
+            temp[0, c] = -steps.g[i, c]
+        before_inverse(temp[0], history, kept, newest)
+        gemm(steps.q[i : i + 1], temp, inverse, False)
+        after_inverse(steps.q[i], history, kept, newest)
 
 
 class _Solver:
@@ -86,11 +72,9 @@ class _Solver:
         self.w = np.repeat(lay.pad(theta)[None], m, axis=0)
         self.inverse = np.zeros((lay.padded, lay.padded))
         self.inverse[np.ix_(lay.where, lay.where)] = inverse
-        self.g = np.zeros((m, lay.padded))
-        self.q = np.zeros((m, lay.padded))
-        self.history = np.zeros((m, MEMORY, 2, lay.padded))
-        self.ratios = np.zeros((m, 2, MEMORY))
-        self.kept = np.zeros(m, np.int64)
+        shapes, counts = [(m, lay.padded), (m, lay.padded), (m, 2 * MEMORY, lay.padded), (m, MEMORY)], (m, np.int64)
+        self.steps = Steps(*map(np.zeros, shapes), np.zeros(*counts), np.zeros(*counts))
+        self.g = self.steps.g
 
     def gradients(
         self, rows: Any, n: int, starts: NDArray[Any], full: NDArray[Any], w: NDArray[Any], active: NDArray[Any]
@@ -104,29 +88,22 @@ class _Solver:
         return g
 
     def directions(self, active: NDArray[Any]) -> None:
-        alphas = np.zeros(numba.get_num_threads() * self.lay.padded)
-        what = (
-            active,
-            self.g.reshape(-1),
-            self.q.reshape(-1),
-            self.inverse.reshape(-1),
-            self.history.reshape(-1),
-            self.ratios,
-            self.kept,
-            self.lay.padded,
-            alphas,
-        )
-        share("mlp directions", _directions, len(active), *what)
+        threads = numba.get_num_threads()
+        memory = np.zeros((threads, self.lay.padded)), np.zeros((threads, MEMORY))
+        parallel_for(_directions, len(active), active, self.steps, self.inverse, memory)
 
     def remember(self, i: NDArray[Any], step: NDArray[Any], change: NDArray[Any]) -> None:
-        """Put the newest (step, change of gradient) first, for pairs i where the curvature is positive."""
+        """Keep the newest (step, change of gradient) of the pairs i, where the curvature is positive."""
         curvature = np.einsum("ij,ij->i", step, change)
         good = curvature > 1e-10 * np.einsum("ij,ij->i", step, step)
         i, step, change, curvature = i[good], step[good], change[good], curvature[good]
-        self.history[i, 1:] = self.history[i, :-1]
-        self.ratios[i, 0, 1:] = self.ratios[i, 0, :-1]
-        self.history[i, 0, 0], self.history[i, 0, 1], self.ratios[i, 0, 0] = step, change, 1 / curvature
-        self.kept[i] = np.minimum(self.kept[i] + 1, MEMORY)
+        at, kept = (self.steps.newest[i] + 1) % MEMORY, self.steps.kept
+        self.steps.pairs[i, 2 * at], self.steps.pairs[i, 2 * at + 1], self.steps.ratios[i, at] = (
+            step,
+            change,
+            1 / curvature,
+        )
+        self.steps.newest[i], kept[i] = at, np.minimum(kept[i] + 1, MEMORY)
 
 
 def mlp_anchored_pairs(
@@ -163,7 +140,7 @@ def mlp_anchored_pairs(
         raise ValueError("forget_starts must rise from 0 to the number of forget_ids")
     if m and sizes.max() >= n:
         raise ValueError("a pair must leave at least one row to retain")
-    everything, forgotten = (rows_of(X, y, np.empty(0), i) for i in (np.empty(0, np.int64), ids))
+    everything, forgotten = (rows_of(X, y, ids=i) for i in (None, ids))
     state = _Solver(lay, theta, anchor, mu, inverse, m)
     active = np.arange(m)
     full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[
@@ -177,7 +154,7 @@ def mlp_anchored_pairs(
             break
         fresh = active[length[active] == 1.0]
         state.directions(fresh)
-        trial = state.w[active] + length[active, None] * state.q[active]
+        trial = state.w[active] + length[active, None] * state.steps.q[active]
         full = padded_sums(everything, n, trial, lay, want_loss=False)[:, :-1]
         g = state.gradients(forgotten, n, starts, full, trial, active)
         new = np.linalg.norm(g, axis=1)
@@ -188,5 +165,5 @@ def mlp_anchored_pairs(
         state.remember(i, trial[good] - state.w[i], g[good] - state.g[i])
         state.w[i], state.g[i], norm[i], length[i] = trial[good], g[good], new[good], 1.0
         length[worse] *= 0.5
-        state.kept[worse] = 0
+        state.steps.kept[worse] = 0
     return AnchoredPairs(np.ascontiguousarray(state.w[:, lay.where]), norm, steps)

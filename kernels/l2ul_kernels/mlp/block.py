@@ -1,26 +1,30 @@
 """One block of rows through the MLP, forwards and backwards: the unit of work of every MLP kernel.
 
-Sizes travel as one `Shape`: d features, h hidden units, o outputs (1 logit for two
-classes, else C), B rows per block, dp = d + 1 rounded up to whole vectors.
 Inside the kernels parameters are *padded*: V (h, dp) = [W1 | b1 | zeros], then W2 (o, h), then b2 (o), then zeros up to
 whole vectors; a row is [x | 1 | zeros]. So a bias is one more feature and every product runs over whole vectors.
 
-A block's scratch is one flat array from element `s`, cut up by `places`:
-x (B, dp) rows, xt (dp, B) the same transposed, a (h, B) activations, e (h, B) errors of the hidden layer, z (o, B)
-logits and then their errors, q (o, B) curvatures (two classes) or probabilities, y, w, l (B) labels, weights, losses.
+numba compiles a kernel together with all it calls: eight kernels would compile the blocks' functions eight times, some
+5 s each. They are called through their addresses (`Scratch`): compiled and cached once for float32, once for float64.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
+from numba import types
+from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.pointers import entry_point
 from l2ul_kernels.simd.elementwise import (
     copy_row,
     dot,
     exp_minus_all,
+    fill,
     log_losses_all,
     logistic_all,
     relu_all,
@@ -28,147 +32,214 @@ from l2ul_kernels.simd.elementwise import (
     tanh_all,
     transpose_all,
 )
-from l2ul_kernels.simd.gemm import product, stay_one
+from l2ul_kernels.simd.gemm import gemm, stay_one
+from l2ul_kernels.simd.rows import Rows
+from l2ul_kernels.simd.views import matrix, vector
+
+Array = NDArray[Any]
 
 
 class Shape(NamedTuple):
-    d: int
-    h: int
-    o: int
-    B: int
-    dp: int
+    """Sizes of an MLP and of a block of its rows."""
+
+    d: int  # features
+    h: int  # hidden units
+    o: int  # outputs: one logit for two classes, else one for each
+    B: int  # rows per block
+    dp: int  # d + 1 rounded up to whole vectors
+    relu: int  # 1: relu, 0: tanh
+
+
+class Parameters(NamedTuple):
+    """Padded parameters, or their gradient."""
+
+    V: Array  # (h, dp)
+    W2: Array  # (o, h)
+    b2: Array  # (o,)
     relu: int
 
 
-class Places(NamedTuple):
-    x: int
-    xt: int
-    a: int
-    e: int
-    z: int
-    q: int
-    y: int
-    w: int
-    l: int  # noqa: E741
-    end: int
+class Block(NamedTuple):
+    """A block of rows with all that is computed of them."""
+
+    inputs: int  # d + 1
+    x: Array  # (B, dp) rows
+    xt: Array  # (dp, B) the same transposed
+    hidden: Array  # (h, B) activations
+    back: Array  # (h, B) errors of the hidden layer
+    z: Array  # (o, B) logits, then their errors
+    q: Array  # (o, B) curvatures (two classes) or probabilities
+    y: Array  # (B,) labels
+    w: Array  # (B,) weights; 0 where the block has no row
+    loss: Array  # (B,)
+
+
+class Scratch(NamedTuple):
+    """Memory for blocks of one shape, and the entry points of what is done to them (see `call_at`)."""
+
+    S: Array  # blocks, flat
+    step: int  # elements from one to the next
+    shape: Shape
+    load: int
+    forward: int
+    errors: int
+    gradient: int
 
 
 @kernel()
-def places(s: int, shape: Any) -> Any:
-    """Element offsets (x, xt, a, e, z, q, y, w, l, end) of a block's scratch that starts at s."""
+def block_size(shape: Any) -> int:
+    """Elements of a block."""
+    return shape.B * (2 * shape.dp + 2 * shape.h + 2 * shape.o + 3)
+
+
+@kernel()
+def block_of(S: Any, at: int, shape: Any) -> Any:
+    """The block in the flat memory S from element `at` on."""
     h, o, B, dp = shape.h, shape.o, shape.B, shape.dp
-    x = s
-    xt = x + B * dp
-    a = xt + dp * B
-    e = a + h * B
-    z = e + h * B
-    q = z + o * B
-    y = q + o * B
-    return Places(x, xt, a, e, z, q, y, y + B, y + 2 * B, y + 3 * B)
+    hidden = at + 2 * B * dp
+    z = hidden + 2 * h * B
+    y = z + 2 * o * B
+    return Block(
+        shape.d + 1,
+        matrix(S, at, B, dp),
+        matrix(S, at + B * dp, dp, B),
+        matrix(S, hidden, h, B),
+        matrix(S, hidden + h * B, h, B),
+        matrix(S, z, o, B),
+        matrix(S, z + o * B, o, B),
+        vector(S, y, B),
+        vector(S, y + B, B),
+        vector(S, y + 2 * B, B),
+    )
 
 
 @kernel()
-def load_block(S: Any, s: int, shape: Any, rows: Any, lo: int, hi: int) -> None:
-    """Rows lo..hi-1, or rows ids[lo..hi-1] when ids are given, into the scratch; what is missing has weight 0.
+def parameters_of(P: Any, at: int, shape: Any) -> Any:
+    """Padded parameters in P from element `at` on."""
+    h, o, w2 = shape.h, shape.o, at + shape.h * shape.dp
+    return Parameters(matrix(P, at, h, shape.dp), matrix(P, w2, o, h), vector(P, w2 + o * h, o), shape.relu)
 
-    rows = (address of X, bytes per number, y, weights, ids); weights and ids may be empty.
-    """
-    X, itemsize, y, weights, ids = rows
+
+@kernel()
+def load_block(block: Any, rows: Any, lo: int, hi: int) -> None:
+    """Rows lo..hi-1, or rows ids[lo..hi-1] when ids are given, into the block; what is missing has weight 0."""
     stay_one()
-    d, B, dp = shape.d, shape.B, shape.dp
-    at = places(s, shape)
-    one, zero = S.dtype.type(1), S.dtype.type(0)
-    for b in range(B):
-        row = at.x + b * dp
+    x, d, stride = block.x, rows.d, rows.d * rows.itemsize
+    kind = x.dtype.type
+    for b in range(x.shape[0]):
         if lo + b < hi:
-            i = ids[lo + b] if len(ids) else lo + b
-            copy_row(S, row, X + i * d * itemsize, itemsize, d)
-            S[at.y + b] = y[i]
-            S[at.w + b] = S.dtype.type(weights[i]) if len(weights) else one
+            i = rows.ids[lo + b] if len(rows.ids) else lo + b
+            copy_row(x, b, rows.address + i * stride, rows.itemsize, d)
+            block.y[b] = rows.y[i]
+            block.w[b] = kind(rows.weights[i]) if len(rows.weights) else kind(1)
         else:
             for k in range(d):
-                S[row + k] = zero
-            S[at.y + b] = zero
-            S[at.w + b] = zero
-        S[row + d] = one
-        for k in range(d + 1, dp):
-            S[row + k] = zero
-    transpose_all(S, at.xt, at.x, B, dp)
+                x[b, k] = 0
+            block.y[b] = 0
+            block.w[b] = 0
+        x[b, d] = 1
+        for k in range(d + 1, x.shape[1]):
+            x[b, k] = 0
+    transpose_all(block.xt, x)
 
 
 @kernel()
-def forward_block(S: Any, s: int, shape: Any, P: Any, p: int) -> None:
-    """Activations a and logits z of the loaded block for the padded parameters P from element p."""
+def forward_block(block: Any, P: Any) -> None:
+    """Activations and logits: hidden = act(V x~), z = W2 hidden + b2."""
     stay_one()
-    d, h, o, B, dp, relu = shape.d, shape.h, shape.o, shape.B, shape.dp, shape.relu
-    at = places(s, shape)
-    new, add, unit = np.int64(0), np.int64(1), np.int64(1)  # not literals: numba would compile `product` for each
-    product(S, at.a, B, P, p, dp, unit, S, at.xt, B, h, B, d + 1, new)
-    if relu:
-        relu_all(S, at.a, h * B)
+    hidden, z, inputs = block.hidden, block.z, block.inputs
+    gemm(hidden, P.V[:, :inputs], block.xt[:inputs], False)
+    if P.relu:
+        relu_all(hidden)
     else:
-        tanh_all(S, at.a, h * B)
-    w2 = p + h * dp
-    for c in range(o):
-        for b in range(B):
-            S[at.z + c * B + b] = P[w2 + o * h + c]
-    product(S, at.z, B, P, w2, h, unit, S, at.a, B, o, B, h, add)
+        tanh_all(hidden)
+    for c in range(z.shape[0]):
+        fill(z[c], P.b2[c])
+    gemm(z, P.W2, hidden, True)
 
 
 @kernel()
-def _softmax_block(S: Any, s: int, shape: Any) -> None:
-    """z -> probabilities in q and weight * (probability - [class]) in z; l = log-losses."""
+def _softmax_block(block: Any) -> None:
+    """z -> probabilities in q and weight * (probability - [class]) in z; loss = log-losses."""
     stay_one()
-    o, B = shape.o, shape.B
-    at = places(s, shape)
+    y, w, z, q, loss = block.y, block.w, block.z, block.q, block.loss
+    o, B = z.shape
     for b in range(B):
-        top = S[at.z + b]
+        top = z[0, b]
         for c in range(1, o):
-            top = max(top, S[at.z + c * B + b])
-        S[at.l + b] = top - S[at.z + int(S[at.y + b]) * B + b]
+            top = max(top, z[c, b])
+        loss[b] = top - z[int(y[b]), b]
         for c in range(o):
-            S[at.q + c * B + b] = top - S[at.z + c * B + b]
-    exp_minus_all(S, at.q, o * B)
+            q[c, b] = top - z[c, b]
+    exp_minus_all(q)
     for b in range(B):
-        total = S[at.q + b]
+        total = q[0, b]
         for c in range(1, o):
-            total += S[at.q + c * B + b]
-        S[at.l + b] += np.log(total)
+            total += q[c, b]
+        loss[b] += np.log(total)
         for c in range(o):
-            S[at.q + c * B + b] /= total
-            hit = S.dtype.type(int(S[at.y + b]) == c)
-            S[at.z + c * B + b] = S[at.w + b] * (S[at.q + c * B + b] - hit)
+            q[c, b] /= total
+            z[c, b] = w[b] * (q[c, b] - z.dtype.type(int(y[b]) == c))
 
 
 @kernel()
-def errors_block(S: Any, s: int, shape: Any, want_loss: int) -> Any:
+def errors_block(block: Any, want_loss: int) -> Any:
     """Logits z -> their weighted errors (dloss/dz), q beside them; returns the weighted sum of losses if wanted."""
     stay_one()
-    o, B = shape.o, shape.B
-    at = places(s, shape)
-    if o == 1:
+    if block.z.shape[0] == 1:
         if want_loss:
-            log_losses_all(S, at.l, S, at.z, S, at.y, B)
-        logistic_all(S, at.z, S, at.y, S, at.w, S, at.q, B)
+            log_losses_all(block.loss, block.z, block.y)
+        logistic_all(block.z, block.y, block.w, block.q)
     else:
-        _softmax_block(S, s, shape)
-    return dot(S, at.l, S, at.w, B) if want_loss else S.dtype.type(0)
+        _softmax_block(block)
+    return dot(block.loss, block.w) if want_loss else block.z.dtype.type(0)
 
 
 @kernel()
-def gradient_block(S: Any, s: int, shape: Any, P: Any, p: int, G: Any, g: int, want_loss: int) -> Any:
-    """Add the block's gradient sum to padded G from element g; returns the weighted sum of losses if wanted."""
+def gradient_block(block: Any, P: Any, G: Any, want_loss: int) -> Any:
+    """Add the block's gradient sum to G; returns the weighted sum of losses if wanted."""
     stay_one()
-    d, h, o, B, dp, relu = shape.d, shape.h, shape.o, shape.B, shape.dp, shape.relu
-    at = places(s, shape)
-    forward_block(S, s, shape, P, p)
-    loss = errors_block(S, s, shape, want_loss)
-    w2, g2, new, add, unit = p + h * dp, g + h * dp, np.int64(0), np.int64(1), np.int64(1)
-    for c in range(o):
-        for j in range(h):
-            G[g2 + c * h + j] += dot(S, at.z + c * B, S, at.a + j * B, B)
-        G[g2 + o * h + c] += dot(S, at.z + c * B, S, at.xt + d * B, B)  # row d of xt is all ones
-    product(S, at.e, B, P, w2, unit, h, S, at.z, B, h, B, o, new)
-    slope_all(S, at.e, S, at.a, S.dtype.type(relu), h * B)
-    product(G, g, dp, S, at.e, B, unit, S, at.x, dp, h, dp, B, add)
+    z, hidden, back = block.z, block.hidden, block.back
+    forward_block(block, P)
+    loss = errors_block(block, want_loss)
+    ones = block.xt[block.inputs - 1]
+    for c in range(z.shape[0]):
+        for j in range(hidden.shape[0]):
+            G.W2[c, j] += dot(z[c], hidden[j])
+        G.b2[c] += dot(z[c], ones)
+    gemm(back, P.W2.T, z, False)
+    slope_all(back, hidden, z.dtype.type(P.relu))
+    gemm(G.V, back, block.x, True)
     return loss
+
+
+@lru_cache(maxsize=2)
+def _entry_points(dtype: str) -> tuple[int, ...]:
+    """Those of (load_block, forward_block, errors_block, gradient_block) for blocks of float32 or float64."""
+    i8, a, b = types.int64, *(numba.typeof(np.empty(n * (1,), dtype)) for n in (1, 2))
+    block = types.NamedTuple([i8, *6 * [b], *3 * [a]], Block)
+    P = types.NamedTuple([b, b, a, i8], Parameters)
+    labels, weights, ids = (numba.typeof(np.empty(0, kind)) for kind in (np.uint8, np.float64, np.int64))
+    rows = types.NamedTuple([i8, i8, i8, labels, weights, ids], Rows)
+    wanted = [
+        (load_block, (block, rows, i8, i8)),
+        (forward_block, (block, P)),
+        (errors_block, (block, i8)),
+        (gradient_block, (block, P, P, i8)),
+    ]
+    found: list[int] = []
+    ensure_compiled(("mlp blocks", dtype), lambda: found.extend(entry_point(f, sig) for f, sig in wanted))
+    return tuple(found or (entry_point(f, sig) for f, sig in wanted))
+
+
+def new_scratch(shape: Shape, blocks: int, dtype: Any = np.float64, extra: int = 0) -> Scratch:
+    """Zeroed memory for that many blocks, with `extra` elements behind each."""
+    line = 64 // np.dtype(dtype).itemsize
+    step = -(-(int(block_size(shape)) + extra) // line) * line
+    return Scratch(aligned_zeros(step * blocks, dtype), step, shape, *_entry_points(np.dtype(dtype).name))
+
+
+@kernel()
+def block_at(scratch: Any, i: int) -> Any:
+    """The i-th block of the scratch."""
+    return block_of(scratch.S, i * scratch.step, scratch.shape)

@@ -7,19 +7,23 @@ triangles are computed, at the speed of `product`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
-from l2ul_kernels.codegen.parallel import share
-from l2ul_kernels.mlp.block import places
-from l2ul_kernels.mlp.block_calls import far_blocks, far_errors, far_forward, far_load
-from l2ul_kernels.mlp.model import check_data, check_ids, check_theta, check_weights, layout, rows_of, scratch
-from l2ul_kernels.simd.elementwise import add_all, dot, multiply_all, slope_all
-from l2ul_kernels.simd.gemm import MR, product
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.codegen.pointers import call_at
+from l2ul_kernels.mlp.block import block_at, block_size, new_scratch, parameters_of
+from l2ul_kernels.mlp.model import check_data, check_ids, check_theta, check_weights, layout
+from l2ul_kernels.simd.elementwise import add_all, dot, fill, multiply_all, slope_all
+from l2ul_kernels.simd.gemm import MR, gemm
+from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.simd.views import borrow, matrix, vector
+from l2ul_kernels.validate import mirror
 
 #: Rows per block: long sums, because a block's Gram matrices are read and written once per block (tried 32 to 256).
 BLOCK = 256
@@ -27,83 +31,104 @@ BLOCK = 256
 CHUNKS = 32
 
 
-@kernel()
-def _gram(S: Any, px: int, pxt: int, weights: int, weighted: int, shape: Any, out: Any, g: int) -> None:
-    """Add the lower triangle of sum_b weight_b x~_b x~_b^T to out (d + 1, dp) from element g."""
-    d, B, dp = shape.d, shape.B, shape.dp
-    width, unit, add = VECTOR_BYTES // S.itemsize, np.int64(1), np.int64(1)
-    for k in range(d + 1):
-        multiply_all(S, weighted + k * B, S, weights, S, pxt + k * B, B)
-    for k in range(0, d + 1, MR):
-        count = min(MR, d + 1 - k)
-        columns = min(dp, (k + count + width - 1) // width * width)
-        product(out, g + k * dp, dp, S, weighted + k * B, B, unit, S, px, dp, count, columns, B, add)
+class Chunks(NamedTuple):
+    """n rows in chunks, each of which is summed by itself: the order of additions does not depend on threads."""
+
+    n: int
+    rows: int  # per chunk
+    count: int
+
+
+class Hessian(NamedTuple):
+    """Sums of every chunk; lower triangles."""
+
+    units: NDArray[np.float64]  # (chunks, h (h + 1) / 2, d + 1, dp) Gram matrix of each pair of units
+    cross: NDArray[np.float64]  # (chunks, h, h + 1, dp) a unit's weights against [w2, b2]
+    head: NDArray[np.float64]  # (chunks, h + 1, h + 1) [w2, b2] against itself
+
+
+class Work(NamedTuple):
+    """Scratch behind a block."""
+
+    part: NDArray[Any]  # (B,) q u_i
+    temp: NDArray[Any]  # (B,)
+    cross: NDArray[Any]  # (h + 1, B)
+    weighted: NDArray[Any]  # (d + 1, B)
 
 
 @kernel()
-def _hessian_block(S: Any, s: int, shape: Any, P: Any, out: Any, g: int) -> None:
-    """Add one loaded block to out from g: Gram matrices, then (h, h + 1, dp) of V against [w2, b2], then (h + 1)^2."""
-    d, h, B, dp, relu = shape.d, shape.h, shape.B, shape.dp, shape.relu
-    at = places(s, shape)
-    part, temp, cross = at.end, at.end + B, at.end + 2 * B
-    weighted, ones, unit, add = cross + (h + 1) * B, at.xt + d * B, np.int64(1), np.int64(1)
-    flat, minus_two = S.dtype.type(relu), S.dtype.type(-2)
+def _work_of(scratch: Any, i: int) -> Any:
+    """The work behind the i-th block."""
+    S, shape, at = scratch.S, scratch.shape, i * scratch.step + block_size(scratch.shape)
+    h, B = shape.h, shape.B
+    cross = at + 2 * B
+    weighted = cross + (h + 1) * B
+    return Work(vector(S, at, B), vector(S, at + B, B), matrix(S, cross, h + 1, B), matrix(S, weighted, shape.d + 1, B))
+
+
+@kernel()
+def _add_gram(block: Any, weight: Any, weighted: Any, out: Any) -> None:
+    """out (d + 1, dp) += lower triangle of sum_b weight_b x~_b x~_b'."""
+    lines, width = weighted.shape[0], VECTOR_BYTES // weight.itemsize
+    for k in range(lines):
+        multiply_all(weighted[k], weight, block.xt[k])
+    for k in range(0, lines, MR):
+        end = min(k + MR, lines)
+        columns = (end + width - 1) // width * width
+        gemm(out[k:end, :columns], weighted[k:end], block.x[:, :columns], True)
+
+
+@kernel()
+def _add_block(block: Any, P: Any, work: Any, units: Any, cross: Any, head: Any) -> None:
+    """Add one block that went through `forward` and `errors` to the sums of a chunk."""
+    h, kind = block.hidden.shape[0], block.z.dtype.type
+    u, q, error, part, temp = block.back, block.q[0], block.z[0], work.part, work.temp
+    hidden, ones, weight, relu = block.hidden, block.xt[block.inputs - 1], block.loss, kind(P.relu)
     for j in range(h):
-        for b in range(B):
-            S[at.e + j * B + b] = P[h * dp + j]
-    slope_all(S, at.e, S, at.a, flat, h * B)  # e = u
-    cross_out = g + h * (h + 1) // 2 * (d + 1) * dp
-    small_out = cross_out + h * (h + 1) * dp
+        fill(u[j], P.W2[0, j])
+    slope_all(u, hidden, relu)  # u_j = w2_j a'_j
+    pair = 0
     for i in range(h):
-        multiply_all(S, part, S, at.q, S, at.e + i * B, B)
+        multiply_all(part, q, u[i])
         for j in range(i + 1):
-            multiply_all(S, at.l, S, part, S, at.e + j * B, B)
-            if i == j and not relu:  # t'' = -2 t t'
-                multiply_all(S, temp, S, at.z, S, at.e + i * B, B)
-                multiply_all(S, temp, S, temp, S, at.a + i * B, B)
-                add_all(S, at.l, S, temp, minus_two, B)
-            _gram(S, at.x, at.xt, at.l, weighted, shape, out, g + (i * (i + 1) // 2 + j) * (d + 1) * dp)
+            multiply_all(weight, part, u[j])
+            if i == j and not P.relu:  # tanh'' = -2 a a'
+                multiply_all(temp, error, u[i])
+                multiply_all(temp, temp, hidden[i])
+                add_all(weight, temp, kind(-2))
+            _add_gram(block, weight, work.weighted, units[pair])
+            pair += 1
         for j in range(h):
-            multiply_all(S, cross + j * B, S, part, S, at.a + j * B, B)
-        multiply_all(S, cross + h * B, S, part, S, ones, B)
-        multiply_all(S, temp, S, at.z, S, ones, B)
-        slope_all(S, temp, S, at.a + i * B, flat, B)
-        add_all(S, cross + i * B, S, temp, S.dtype.type(1), B)
-        product(out, cross_out + i * (h + 1) * dp, dp, S, cross, B, unit, S, at.x, dp, h + 1, dp, B, add)
+            multiply_all(work.cross[j], part, hidden[j])
+        multiply_all(work.cross[h], part, ones)
+        multiply_all(temp, error, ones)
+        slope_all(temp, hidden[i], relu)
+        add_all(work.cross[i], temp, kind(1))
+        gemm(cross[i], work.cross, block.x, True)
     for i in range(h + 1):
-        multiply_all(S, temp, S, at.q, S, at.a + i * B if i < h else ones, B)
+        multiply_all(temp, q, hidden[i] if i < h else ones)
         for j in range(i + 1):
-            out[small_out + i * (h + 1) + j] += dot(S, temp, S, at.a + j * B if j < h else ones, B)
+            head[i, j] += dot(temp, hidden[j] if j < h else ones)
 
 
 @kernel()
-def _hessian(
-    first: int,
-    last: int,
-    thread: int,
-    blocks: Any,
-    rows: Any,
-    n: int,
-    P: Any,
-    out: Any,
-    width: int,
-    S: Any,
-    step: int,
-    shape: Any,
-    chunk: int,
-) -> None:
-    s = thread * step
+def _hessian(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any, chunks: Any, out: Any) -> None:
+    """Hessians of the chunks first .. last - 1."""
+    rows, out = borrow((rows, out))
+    block, parameters = block_at(scratch, thread), parameters_of(P, 0, scratch.shape)
+    work = _work_of(scratch, thread)
     for c in range(first, last):
-        end = min(n, (c + 1) * chunk)
-        for lo in range(c * chunk, end, shape.B):
-            far_load(blocks[0], S, s, shape, rows, lo, end)
-            far_forward(blocks[1], S, s, shape, P, 0)
-            far_errors(blocks[2], S, s, shape, 0)
-            _hessian_block(S, s, shape, P, out, c * width)
+        end = min(chunks.n, (c + 1) * chunks.rows)
+        for lo in range(c * chunks.rows, end, scratch.shape.B):
+            call_at(scratch.load, None, (block, rows, lo, end))
+            call_at(scratch.forward, None, (block, parameters))
+            call_at(scratch.errors, block.loss[0], (block, 0))
+            _add_block(block, parameters, work, out.units[c], out.cross[c], out.head[c])
 
 
-def _chunk_rows(n: int) -> int:
-    return max(8 * BLOCK, -(-n // (CHUNKS * BLOCK)) * BLOCK)
+def _chunks(n: int) -> Chunks:
+    rows = max(8 * BLOCK, -(-n // (CHUNKS * BLOCK)) * BLOCK)
+    return Chunks(n, rows, -(-n // rows))
 
 
 def mlp_hessian(
@@ -122,105 +147,99 @@ def mlp_hessian(
     theta = check_theta(theta, lay)
     index, factors = check_ids(ids, len(X)), check_weights(weights, len(X))
     n = len(X) if ids is None else len(index)
-    pairs, d1 = h * (h + 1) // 2, d + 1
-    width = pairs * d1 * lay.dp + h * (h + 1) * lay.dp + (h + 1) ** 2
-    width = -(-width // 8) * 8
-    chunk = _chunk_rows(n)
-    chunks = -(-n // chunk)
-    S, step = scratch(lay, BLOCK, extra=(2 + h + 1 + d1) * BLOCK)
-    out, shape = np.zeros(max(chunks, 1) * width), lay.shape(BLOCK)
-    what = (far_blocks(S.dtype), rows_of(X, y, factors, index), n, lay.pad(theta), out, width, S, step, shape, chunk)
-    share("mlp hessian", _hessian, chunks, *what)
-    total = out.reshape(-1, width).sum(axis=0)
-    grams, cross, small, _ = np.split(total, np.cumsum([pairs * d1 * lay.dp, h * (h + 1) * lay.dp, (h + 1) ** 2]))
+    pairs, d1, chunks = h * (h + 1) // 2, d + 1, _chunks(n)
+    scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads(), extra=(2 + h + 1 + d1) * BLOCK)
+    shapes = ((pairs, d1, lay.dp), (h, h + 1, lay.dp), (h + 1, h + 1))
+    sums = Hessian(*(np.zeros((max(chunks.count, 1), *shape)) for shape in shapes))
+    rows = rows_of(X, y, factors, index)
+    parallel_for(_hessian, chunks.count, scratch, rows, lay.pad(theta), chunks, sums)
+    units, cross, head = (part.sum(axis=0) for part in sums)
     H = np.zeros((lay.size, lay.size))
     own = np.hstack([np.arange(h * d).reshape(h, d), h * d + np.arange(h)[:, None]])  # unit j's weights and bias
     tail = h * d + h + np.arange(h + 1)
-    blocks = np.tril(grams.reshape(pairs, d1, lay.dp)[:, :, :d1])
-    blocks += np.tril(blocks, -1).transpose(0, 2, 1)
+    blocks = mirror(units[:, :, :d1])
     for i in range(h):
         for j in range(i + 1):
             H[np.ix_(own[i], own[j])] = H[np.ix_(own[j], own[i])] = blocks[i * (i + 1) // 2 + j]
-        part = cross.reshape(h, h + 1, lay.dp)[i, :, :d1]
-        H[np.ix_(tail, own[i])] = part
-        H[np.ix_(own[i], tail)] = part.T
-    low = np.tril(small.reshape(h + 1, h + 1))
-    H[np.ix_(tail, tail)] = low + np.tril(low, -1).T
+        H[np.ix_(tail, own[i])] = cross[i, :, :d1]
+        H[np.ix_(own[i], tail)] = cross[i, :, :d1].T
+    H[np.ix_(tail, tail)] = mirror(head)
     return H
 
 
+class Changes(NamedTuple):
+    """Scratch behind a block: changes along a direction."""
+
+    hidden: NDArray[Any]  # (h, B) of the activations
+    back: NDArray[Any]  # (h, B) of the hidden layer's errors
+    z: NDArray[Any]  # (o, B) of the logits, then of their errors
+
+
 @kernel()
-def _change_of_errors(S: Any, s: int, shape: Any, pr: int) -> None:
-    """Changes of the logits at pr (o, B) -> changes of their errors."""
-    o, B = shape.o, shape.B
-    at = places(s, shape)
+def _changes_of(scratch: Any, i: int) -> Any:
+    """The changes behind the i-th block."""
+    S, shape, at = scratch.S, scratch.shape, i * scratch.step + block_size(scratch.shape)
+    h, B = shape.h, shape.B
+    return Changes(matrix(S, at, h, B), matrix(S, at + h * B, h, B), matrix(S, at + 2 * h * B, shape.o, B))
+
+
+@kernel()
+def _change_of_errors(block: Any, change: Any) -> None:
+    """Changes of the logits (o, B) -> changes of their errors."""
+    q, w = block.q, block.w
+    o, B = change.shape
     if o == 1:
-        multiply_all(S, pr, S, pr, S, at.q, B)
+        multiply_all(change, change, q)
         return
     for b in range(B):
-        mean = S.dtype.type(0)
+        mean = change.dtype.type(0)
         for c in range(o):
-            mean += S[at.q + c * B + b] * S[pr + c * B + b]
+            mean += q[c, b] * change[c, b]
         for c in range(o):
-            S[pr + c * B + b] = S[at.w + b] * S[at.q + c * B + b] * (S[pr + c * B + b] - mean)
+            change[c, b] = w[b] * q[c, b] * (change[c, b] - mean)
 
 
 @kernel()
-def _hvp_block(S: Any, s: int, shape: Any, P: Any, V: Any, G: Any, g: int) -> None:
-    """Add the loaded block's Hessian times the padded direction V to padded G from g."""
-    d, h, o, B, dp, relu = shape.d, shape.h, shape.o, shape.B, shape.dp, shape.relu
-    at = places(s, shape)
-    pt, pu, pr = at.end, at.end + h * B, at.end + 2 * h * B  # changes of activations, of hidden errors, of logits
-    w2, g2, new, add, unit = h * dp, g + h * dp, np.int64(0), np.int64(1), np.int64(1)
-    flat = S.dtype.type(relu)
-    product(S, pt, B, V, new, dp, unit, S, at.xt, B, h, B, d + 1, new)
-    slope_all(S, pt, S, at.a, flat, h * B)
-    for c in range(o):
-        for b in range(B):
-            S[pr + c * B + b] = V[w2 + o * h + c]
-    product(S, pr, B, V, w2, h, unit, S, at.a, B, o, B, h, add)
-    product(S, pr, B, P, w2, h, unit, S, pt, B, o, B, h, add)
-    _change_of_errors(S, s, shape, pr)
-    for c in range(o):
-        for j in range(h):
-            G[g2 + c * h + j] += dot(S, pr + c * B, S, at.a + j * B, B) + dot(S, at.z + c * B, S, pt + j * B, B)
-        G[g2 + o * h + c] += dot(S, pr + c * B, S, at.xt + d * B, B)
-    product(S, pu, B, V, w2, unit, h, S, at.z, B, h, B, o, new)
-    product(S, pu, B, P, w2, unit, h, S, pr, B, h, B, o, add)
-    slope_all(S, pu, S, at.a, flat, h * B)
-    if not relu:
-        product(S, at.e, B, P, w2, unit, h, S, at.z, B, h, B, o, new)
-        multiply_all(S, at.e, S, at.e, S, at.a, h * B)
-        multiply_all(S, at.e, S, at.e, S, pt, h * B)
-        add_all(S, pu, S, at.e, S.dtype.type(-2), h * B)
-    product(G, g, dp, S, pu, B, unit, S, at.x, dp, h, dp, B, add)
+def _add_product(block: Any, P: Any, V: Any, change: Any, G: Any) -> None:
+    """G += the block's Hessian times the direction V; both have the shape of the parameters P."""
+    hidden, z, back, inputs = block.hidden, block.z, block.back, block.inputs
+    kind = z.dtype.type
+    relu, ones = kind(P.relu), block.xt[inputs - 1]
+    gemm(change.hidden, V.V[:, :inputs], block.xt[:inputs], False)
+    slope_all(change.hidden, hidden, relu)
+    for c in range(z.shape[0]):
+        fill(change.z[c], V.b2[c])
+    gemm(change.z, V.W2, hidden, True)
+    gemm(change.z, P.W2, change.hidden, True)
+    _change_of_errors(block, change.z)
+    for c in range(z.shape[0]):
+        for j in range(hidden.shape[0]):
+            G.W2[c, j] += dot(change.z[c], hidden[j]) + dot(z[c], change.hidden[j])
+        G.b2[c] += dot(change.z[c], ones)
+    gemm(change.back, V.W2.T, z, False)
+    gemm(change.back, P.W2.T, change.z, True)
+    slope_all(change.back, hidden, relu)
+    if not P.relu:
+        gemm(back, P.W2.T, z, False)
+        multiply_all(back, back, hidden)
+        multiply_all(back, back, change.hidden)
+        add_all(change.back, back, kind(-2))
+    gemm(G.V, change.back, block.x, True)
 
 
 @kernel()
-def _hvp(
-    first: int,
-    last: int,
-    thread: int,
-    blocks: Any,
-    rows: Any,
-    n: int,
-    P: Any,
-    V: Any,
-    out: Any,
-    width: int,
-    S: Any,
-    step: int,
-    shape: Any,
-    chunk: int,
-) -> None:
-    s = thread * step
+def _hvp(first: int, last: int, thread: int, scratch: Any, rows: Any, points: Any, chunks: Any, out: Any) -> None:
+    """out (chunks, padded): Hessians of the chunks first .. last - 1 at points[0] times points[1]."""
+    rows = borrow(rows)
+    block, change, shape = block_at(scratch, thread), _changes_of(scratch, thread), scratch.shape
+    P, V = parameters_of(points, 0, shape), parameters_of(points, points.shape[1], shape)
     for c in range(first, last):
-        end = min(n, (c + 1) * chunk)
-        for lo in range(c * chunk, end, shape.B):
-            far_load(blocks[0], S, s, shape, rows, lo, end)
-            far_forward(blocks[1], S, s, shape, P, 0)
-            far_errors(blocks[2], S, s, shape, 0)
-            _hvp_block(S, s, shape, P, V, out, c * width)
+        end, G = min(chunks.n, (c + 1) * chunks.rows), parameters_of(out, c * out.shape[1], shape)
+        for lo in range(c * chunks.rows, end, shape.B):
+            call_at(scratch.load, None, (block, rows, lo, end))
+            call_at(scratch.forward, None, (block, P))
+            call_at(scratch.errors, block.loss[0], (block, 0))
+            _add_product(block, P, V, change, G)
 
 
 def mlp_hvp(
@@ -239,23 +258,8 @@ def mlp_hvp(
     theta, v = check_theta(theta, lay), check_theta(v, lay)
     if theta.ndim != 1 or v.ndim != 1:
         raise ValueError(f"theta and v must have shape ({lay.size},)")
-    n, chunk = len(X), _chunk_rows(len(X))
-    chunks = -(-n // chunk)
-    S, step = scratch(lay, BLOCK, extra=(2 * h + lay.o) * BLOCK)
-    out = np.zeros((max(chunks, 1), lay.padded))
-    rows = rows_of(X, y, check_weights(weights, n), np.empty(0, np.int64))
-    what = (
-        far_blocks(S.dtype),
-        rows,
-        n,
-        lay.pad(theta),
-        lay.pad(v),
-        out.ravel(),
-        lay.padded,
-        S,
-        step,
-        lay.shape(BLOCK),
-        chunk,
-    )
-    share("mlp hvp", _hvp, chunks, *what)
+    chunks = _chunks(len(X))
+    scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads(), extra=(2 * h + lay.o) * BLOCK)
+    rows, out = rows_of(X, y, check_weights(weights, len(X))), np.zeros((max(chunks.count, 1), lay.padded))
+    parallel_for(_hvp, chunks.count, scratch, rows, lay.pad(np.stack([theta, v])), chunks, out)
     return out.sum(axis=0)[lay.where]

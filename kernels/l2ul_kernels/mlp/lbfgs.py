@@ -1,8 +1,12 @@
-"""L-BFGS in float64 for many MLPs at once: each pair's model on all rows, then from there on the retained rows."""
+"""L-BFGS in float64 for many MLPs at once: each pair's model on all rows, then from there on the retained rows.
+
+Steps s_i with changes of the gradient y_i approximate the inverse Hessian: upon any first guess of it, the two loops
+`before_inverse` and `after_inverse` apply what the pairs know (Nocedal and Wright, algorithm 7.4).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -10,117 +14,150 @@ from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.parallel import share
-from l2ul_kernels.mlp.block import places
-from l2ul_kernels.mlp.block_calls import far_blocks, far_gradient, far_load
-from l2ul_kernels.mlp.model import BLOCK, Layout, rows_of, scratch
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.codegen.pointers import call_at
+from l2ul_kernels.mlp.block import block_at, new_scratch, parameters_of
+from l2ul_kernels.mlp.model import BLOCK, Layout
 from l2ul_kernels.simd.elementwise import add_all, dot
+from l2ul_kernels.simd.rows import Rows, rows_of
+from l2ul_kernels.simd.views import borrow, matrix, vector
 
-#: Pairs of steps and gradient changes that L-BFGS remembers.
+#: Pairs of steps and gradient changes that the polish remembers.
 MEMORY = 20
 
 
-@kernel()
-def batch_weights(S: Any, s: int, step: int, shape: Any, n: int, n_forget: int, batches: int) -> None:
-    """Weight 0 for the first n_forget of n rows dealt to `batches` blocks, 1 for the others."""
-    for i in range(n):
-        S[places(s + i % batches * step, shape).w + i // batches] = i >= n_forget
+class Batches(NamedTuple):
+    """The rows of one model, dealt in turn to blocks of the scratch: row i to block first + i mod count."""
+
+    first: int
+    count: int
+
+
+class History(NamedTuple):
+    """The latest steps and changes of the gradient, in a ring."""
+
+    pairs: NDArray[np.float64]  # (2 memory, padded): step i in line 2 i, its change of gradient behind it
+    ratios: NDArray[np.float64]  # (memory,) 1 / (step . change)
+    alphas: NDArray[np.float64]  # (memory,) scratch
+
+
+class State(NamedTuple):
+    """Vectors (padded,) of one minimisation."""
+
+    theta: NDArray[np.float64]
+    gradient: NDArray[np.float64]
+    direction: NDArray[np.float64]
+    trial: NDArray[np.float64]
+    trial_gradient: NDArray[np.float64]
+    history: History
+
+
+class Fits(NamedTuple):
+    """Results of m pairs."""
+
+    T: NDArray[np.float64]  # (m, 2, padded) parameters, polished in place
+    norms: NDArray[np.float64]  # (m, 2) gradient norms
+    losses: NDArray[np.float64]  # (m, 2) with penalty
+    steps: NDArray[np.int64]  # (m, 2)
+
+
+class Rule(NamedTuple):
+    """lam: strength of the penalty; tol: gradient norm to reach (negative: only measure); max_steps of L-BFGS."""
+
+    lam: float
+    tol: float
+    max_steps: int
 
 
 @kernel()
-def load_model(
-    load: int, S: Any, s: int, step: int, shape: Any, rows: Any, ids: Any, picked: Any, batches: int
-) -> None:
-    """Rows ids (n,) dealt to `batches` blocks, row i to block i mod batches; picked (B,) is scratch for ids."""
+def load_model(scratch: Any, batches: Any, rows: Any, ids: Any, picked: Any) -> None:
+    """Deal the rows ids (n,) to the blocks of a model; picked (B,) is scratch for ids."""
     n = len(ids)
-    address, itemsize, y, weights, _ = rows
-    for k in range(batches):
+    for k in range(batches.count):
         count = 0
-        for i in range(k, n, batches):
+        for i in range(k, n, batches.count):
             picked[count] = ids[i]
             count += 1
-        far_load(load, S, s + k * step, shape, (address, itemsize, y, weights, picked), 0, count)
+        own = Rows(rows.address, rows.itemsize, rows.d, rows.y, rows.weights, picked)
+        call_at(scratch.load, None, (block_at(scratch, batches.first + k), own, 0, count))
 
 
 @kernel()
-def _objective(
-    gradient: int,
-    S: Any,
-    s: int,
-    step: int,
-    shape: Any,
-    batches: int,
-    n: int,
-    lam: float,
-    A: Any,
-    t: int,
-    g: int,
-    padded: int,
-) -> float:
-    """Mean loss over the loaded blocks + lam / 2 |theta|^2 with theta at A[t:]; its gradient goes to A[g:]."""
-    for k in range(padded):
-        A[g + k] = 0.0
-    loss = 0.0
-    for k in range(batches):
-        loss += far_gradient(gradient, S, s + k * step, shape, A, t, A, g, 1)
-    for k in range(padded):
-        A[g + k] = A[g + k] / n + lam * A[t + k]
-    return loss / n + 0.5 * lam * dot(A, t, A, t, padded)
+def batch_weights(scratch: Any, batches: Any, n: int, n_forget: int) -> None:
+    """Weight 0 for the first n_forget of n rows dealt to the blocks, 1 for the others."""
+    for k in range(batches.count):
+        w = block_at(scratch, batches.first + k).w
+        for i in range(k, n, batches.count):
+            w[i // batches.count] = i >= n_forget
 
 
 @kernel()
-def _direction(A: Any, g: int, q: int, history: int, padded: int, kept: int, newest: int, ratios: Any) -> None:
-    """A[q:] = minus the L-BFGS inverse Hessian times A[g:]; history holds (step, change of gradient) pairs."""
-    for k in range(padded):
-        A[q + k] = -A[g + k]
+def _objective(scratch: Any, batches: Any, n: int, lam: float, theta: Any, gradient: Any) -> float:
+    """Mean loss over the loaded blocks + lam / 2 |theta|^2, and its gradient."""
+    P, G, loss = parameters_of(theta, 0, scratch.shape), parameters_of(gradient, 0, scratch.shape), 0.0
+    for k in range(len(theta)):
+        gradient[k] = 0.0
+    for k in range(batches.count):
+        block = block_at(scratch, batches.first + k)
+        loss += call_at(scratch.gradient, block.loss[0], (block, P, G, 1))
+    for k in range(len(theta)):
+        gradient[k] = gradient[k] / n + lam * theta[k]
+    return loss / n + 0.5 * lam * dot(theta, theta)
+
+
+@kernel()
+def before_inverse(q: Any, history: Any, kept: int, newest: int) -> None:
+    """First loop, from the newest of the `kept` pairs to the oldest: q is then ready for the first guess."""
+    memory = len(history.ratios)
     for back in range(kept):
-        i = (newest - back) % MEMORY
-        at = history + 2 * i * padded
-        ratios[MEMORY + i] = dot(A, at, A, q, padded) * ratios[i]
-        add_all(A, q, A, at + padded, -ratios[MEMORY + i], padded)
-    if kept:
-        at = history + 2 * newest * padded
-        scale = 1.0 / (ratios[newest] * dot(A, at + padded, A, at + padded, padded))
-        for k in range(padded):
-            A[q + k] *= scale
-    for back in range(kept - 1, -1, -1):
-        i = (newest - back) % MEMORY
-        at = history + 2 * i * padded
-        add_all(A, q, A, at, ratios[MEMORY + i] - ratios[i] * dot(A, at + padded, A, q, padded), padded)
+        i = (newest - back) % memory
+        history.alphas[i] = dot(history.pairs[2 * i], q) * history.ratios[i]
+        add_all(q, history.pairs[2 * i + 1], -history.alphas[i])
 
 
 @kernel()
-def _lbfgs(
-    gradient: int,
-    S: Any,
-    s: int,
-    step: int,
-    shape: Any,
-    batches: int,
-    n: int,
-    lam: float,
-    A: Any,
-    padded: int,
-    ratios: Any,
-    tol: float,
-    max_steps: int,
-) -> Any:
-    """Minimise from A[0:padded]; (loss, gradient norm, steps). A holds all vectors."""
-    # A = theta, gradient, direction, trial, its gradient, history, `padded` elements each but the last
-    g, q, trial, gt, history = padded, 2 * padded, 3 * padded, 4 * padded, 5 * padded
-    loss = _objective(gradient, S, s, step, shape, batches, n, lam, A, np.int64(0), g, padded)
-    kept, newest, steps = np.int64(0), np.int64(0), 0
-    while steps < max_steps and dot(A, g, A, g, padded) > tol * tol:
-        _direction(A, g, q, history, padded, kept, newest, ratios)
-        slope = dot(A, g, A, q, padded)
+def after_inverse(q: Any, history: Any, kept: int, newest: int) -> None:
+    """Second loop, from the oldest pair to the newest, on what the first guess made of q."""
+    memory = len(history.ratios)
+    for back in range(kept - 1, -1, -1):
+        i = (newest - back) % memory
+        change = history.ratios[i] * dot(history.pairs[2 * i + 1], q)
+        add_all(q, history.pairs[2 * i], history.alphas[i] - change)
+
+
+@kernel()
+def _direction(state: Any, kept: int, newest: int) -> None:
+    """direction = minus the approximate inverse Hessian times the gradient."""
+    q, history = state.direction, state.history
+    for k in range(len(q)):
+        q[k] = -state.gradient[k]
+    before_inverse(q, history, kept, newest)
+    if kept:
+        change = history.pairs[2 * newest + 1]
+        scale = 1.0 / (history.ratios[newest] * dot(change, change))
+        for k in range(len(q)):
+            q[k] *= scale
+    after_inverse(q, history, kept, newest)
+
+
+@kernel()
+def _lbfgs(scratch: Any, batches: Any, n: int, rule: Any, max_steps: int, state: Any) -> Any:
+    """Minimise from state.theta over the n loaded rows that have weight; (loss, gradient norm, steps)."""
+    theta, g, q, trial, gt, history = state
+    lam, padded = rule.lam, len(theta)
+    loss = _objective(scratch, batches, n, lam, theta, g)
+    kept, newest, steps = 0, 0, 0
+    while steps < max_steps and dot(g, g) > rule.tol * rule.tol:
+        _direction(state, kept, newest)
+        slope = dot(g, q)
         length = 1.0 if kept else min(1.0, 0.1 / np.sqrt(max(-slope, 1e-300)))
-        better = False
+        better, new = False, loss
         for _ in range(30):
             for k in range(padded):
-                A[trial + k] = A[k] + length * A[q + k]
-            new = _objective(gradient, S, s, step, shape, batches, n, lam, A, trial, gt, padded)
+                trial[k] = theta[k] + length * q[k]
+            new = _objective(scratch, batches, n, lam, trial, gt)
             # near the optimum the loss is flat to rounding: there a smaller gradient decides
-            flat = new <= loss + 1e-14 * abs(loss) and dot(A, gt, A, gt, padded) < dot(A, g, A, g, padded)
+            flat = new <= loss + 1e-14 * abs(loss) and dot(gt, gt) < dot(g, g)
             if new <= loss + 1e-4 * length * slope or flat:
                 better = True
                 break
@@ -129,76 +166,67 @@ def _lbfgs(
         if not better:
             if not kept:
                 break
-            kept = np.int64(0)  # forget the curvature and try the gradient itself
+            kept = 0  # forget the curvature and try the gradient itself
             continue
-        at = history + 2 * ((newest + 1) % MEMORY) * padded
+        following = (newest + 1) % MEMORY
+        step, change = history.pairs[2 * following], history.pairs[2 * following + 1]
         for k in range(padded):
-            A[at + k] = A[trial + k] - A[k]
-            A[at + padded + k] = A[gt + k] - A[g + k]
-            A[k] = A[trial + k]
-            A[g + k] = A[gt + k]
+            step[k] = trial[k] - theta[k]
+            change[k] = gt[k] - g[k]
+            theta[k] = trial[k]
+            g[k] = gt[k]
         loss = new
-        curvature = dot(A, at, A, at + padded, padded)
-        if curvature > 1e-12 * dot(A, at, A, at, padded):
-            newest = (newest + 1) % MEMORY
-            ratios[newest] = 1.0 / curvature
-            kept = np.int64(min(int(kept) + 1, MEMORY))
-    return loss, np.sqrt(dot(A, g, A, g, padded)), steps
+        curvature = dot(step, change)
+        if curvature > 1e-12 * dot(step, step):
+            newest = following
+            history.ratios[newest] = 1.0 / curvature
+            kept = min(kept + 1, MEMORY)
+    return loss, np.sqrt(dot(g, g)), steps
 
 
 @kernel()
-def _polish(
-    first: int,
-    last: int,
-    thread: int,
-    blocks: Any,
-    rows: Any,
-    ids: Any,
-    n_forget: Any,
-    T: Any,
-    padded: int,
-    S: Any,
-    step: int,
-    shape: Any,
-    memory: Any,
-    ratios: Any,
-    picked: Any,
-    lam: float,
-    tol: float,
-    max_steps: int,
-    norms: Any,
-    losses: Any,
-    steps: Any,
-) -> None:
-    n = ids.shape[1]
-    batches = (n + shape.B - 1) // shape.B
-    s, A = thread * step * batches, memory[thread]
+def _state_of(A: Any, at: int, padded: int) -> Any:
+    """The state in the flat memory A from element `at` on; see `_state_size`."""
+    ring = at + 5 * padded
+    ratios = ring + 2 * MEMORY * padded
+    history = History(
+        matrix(A, ring, 2 * MEMORY, padded), vector(A, ratios, MEMORY), vector(A, ratios + MEMORY, MEMORY)
+    )
+    return State(
+        vector(A, at, padded),
+        vector(A, at + padded, padded),
+        vector(A, at + 2 * padded, padded),
+        vector(A, at + 3 * padded, padded),
+        vector(A, at + 4 * padded, padded),
+        history,
+    )
+
+
+def _state_size(padded: int) -> int:
+    return (5 + 2 * MEMORY) * padded + 2 * MEMORY
+
+
+@kernel()
+def _polish(first: int, last: int, thread: int, scratch: Any, rows: Any, pairs: Any, rule: Any, out: Any) -> None:
+    """Polish the pairs first .. last - 1; pairs = (ids (m, s), n_forget (m,), picked, memory of the threads)."""
+    scratch, rows, pairs, out = borrow((scratch, rows, pairs, out))
+    ids, n_forget, picked, memory = pairs
+    n, padded = ids.shape[1], out.T.shape[2]
+    count = (n + scratch.shape.B - 1) // scratch.shape.B
+    batches, state = Batches(thread * count, count), _state_of(memory, thread * memory.shape[1], padded)
     for i in range(first, last):
-        load_model(blocks[0], S, s, step, shape, rows, ids[i], picked[thread], batches)
+        load_model(scratch, batches, rows, ids[i], picked[thread])
         for run in range(2):
             if run:
-                batch_weights(S, s, step, shape, n, n_forget[i], batches)
-            if run == 0 or tol < 0:  # otherwise A still holds the polished theta
+                batch_weights(scratch, batches, n, n_forget[i])
+            if run == 0 or rule.tol < 0:  # otherwise theta is still the polished one
                 for k in range(padded):
-                    A[k] = T[i, run, k]
-            rest = n - n_forget[i] if run else n
-            losses[i, run], norms[i, run], steps[i, run] = _lbfgs(
-                blocks[3],
-                S,
-                s,
-                step,
-                shape,
-                batches,
-                rest,
-                lam,
-                A,
-                padded,
-                ratios[thread],
-                tol,
-                max_steps if tol >= 0 else 0,
-            )
+                    state.theta[k] = out.T[i, run, k]
+            rest, max_steps = n - n_forget[i] if run else n, rule.max_steps if rule.tol >= 0 else 0
+            found = _lbfgs(scratch, batches, rest, rule, max_steps, state)
+            out.losses[i, run], out.norms[i, run], out.steps[i, run] = found
             for k in range(padded):
-                T[i, run, k] = A[k]
+                out.T[i, run, k] = state.theta[k]
 
 
 def polish(
@@ -208,36 +236,13 @@ def polish(
     n_forget: NDArray[np.int64],
     T: NDArray[np.float64],
     lay: Layout,
-    lam: float,
-    tol: float,
-    max_steps: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Polish T (m, 2, padded) in place; (gradient norms, losses, steps), (m, 2) each. tol < 0 only measures both."""
-    m, n = ids.shape
-    _, step = scratch(lay, BLOCK)
-    threads, batches = numba.get_num_threads(), -(-n // BLOCK)
-    S, picked = aligned_zeros(threads * step * batches), np.zeros((threads, BLOCK), np.int64)
-    memory, ratios = aligned_zeros((threads, (5 + 2 * MEMORY) * lay.padded)), np.zeros((threads, 2 * MEMORY))
-    norms, losses, steps = np.zeros((m, 2)), np.zeros((m, 2)), np.zeros((m, 2), np.int64)
-    what = (
-        far_blocks(S.dtype),
-        rows_of(X, y, np.empty(0), np.empty(0, np.int64)),
-        ids,
-        n_forget,
-        T,
-        lay.padded,
-        S,
-        step,
-        lay.shape(BLOCK),
-        memory,
-        ratios,
-        picked,
-        lam,
-        tol,
-        max_steps,
-        norms,
-        losses,
-        steps,
-    )
-    share("mlp polish", _polish, m, *what)
-    return norms, losses, steps
+    rule: Rule,
+) -> Fits:
+    """Polish T (m, 2, padded) in place."""
+    (m, n), threads = ids.shape, numba.get_num_threads()
+    scratch = new_scratch(lay.shape(BLOCK), threads * -(-n // BLOCK))
+    memory = aligned_zeros((threads, _state_size(lay.padded)))
+    out = Fits(T, np.zeros((m, 2)), np.zeros((m, 2)), np.zeros((m, 2), np.int64))
+    pairs = (ids, n_forget, np.zeros((threads, BLOCK), np.int64), memory)
+    parallel_for(_polish, m, scratch, rows_of(X, y), pairs, rule, out)
+    return out

@@ -14,13 +14,13 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
-from l2ul_kernels.codegen.parallel import share
-from l2ul_kernels.mlp.block import Shape, places
-from l2ul_kernels.mlp.block_calls import far_blocks, far_forward, far_gradient, far_load
-from l2ul_kernels.mlp.plain import few_gradient
+from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.codegen.pointers import call_at
+from l2ul_kernels.mlp.block import Shape, block_at, new_scratch, parameters_of
 from l2ul_kernels.simd.gemm import lanes
+from l2ul_kernels.simd.rows import Rows, rows_of
+from l2ul_kernels.simd.views import borrow
 
 #: Rows per block: the block, its transpose and the activations stay in the first two cache levels (tried 32 to 256).
 BLOCK = 64
@@ -37,7 +37,7 @@ MAX_CLASSES = 256
 
 
 class Layout(NamedTuple):
-    """Sizes of one MLP and where its parameters lie among the padded ones of the kernels (see mlp_block)."""
+    """Sizes of one MLP and where its parameters lie among the padded ones of the kernels (see mlp/block)."""
 
     d: int
     h: int
@@ -130,71 +130,87 @@ def check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     return weights
 
 
-def rows_of(X: NDArray[Any], y: NDArray[np.uint8], weights: NDArray[np.float64], ids: NDArray[np.int64]) -> Any:
-    """What `load_block` reads. X goes by its address: read-only and mapped arrays need no code of their own."""
-    return X.ctypes.data, X.itemsize, y, weights, ids
-
-
-def scratch(lay: Layout, block: int, extra: int = 0, dtype: Any = np.float64) -> tuple[NDArray[Any], int]:
-    """(scratch of every thread, elements per thread) for blocks of `block` rows and `extra` elements more."""
-    lanes_line = 64 // np.dtype(dtype).itemsize
-    step = -(-(int(places.py_func(0, lay.shape(block)).end) + extra) // lanes_line) * lanes_line
-    return aligned_zeros(step * numba.get_num_threads(), dtype), step
+@kernel()
+def output_errors(z: Any, label: int) -> None:
+    """Logits z (o,) -> their errors: probability minus [class]."""
+    if len(z) == 1:
+        z[0] = 1.0 / (1.0 + np.exp(-z[0])) - label if z[0] > -700.0 else 0.0 - label
+        return
+    top, total = z.max(), 0.0
+    for c in range(len(z)):
+        z[c] = np.exp(z[c] - top)
+        total += z[c]
+    for c in range(len(z)):
+        z[c] = z[c] / total - (c == label)
 
 
 @kernel()
-def _sums(
-    first: int,
-    last: int,
-    thread: int,
-    blocks: Any,
-    rows: Any,
-    items: Any,
-    P: Any,
-    padded: int,
-    out: Any,
-    S: Any,
-    step: int,
-    shape: Any,
-    want_loss: int,
-) -> None:
-    """Gradient sums and loss sum for items[first..last-1] = (first row, end, first vector, end, first line of out).
+def few_gradient(X: Any, y: Any, theta: Any, h: int, o: int, relu: int, memory: Any, out: Any) -> None:
+    """Add the gradient sum of the rows X (r, d), y (r,) to out (p,), in a plain loop; memory (h + o,) is scratch."""
+    n, d = X.shape
+    b1, w2 = h * d, h * d + h
+    b2 = w2 + o * h
+    a, z = memory[:h], memory[h : h + o]
+    for i in range(n):
+        for j in range(h):
+            s = theta[b1 + j]
+            for k in range(d):
+                s += theta[j * d + k] * X[i, k]
+            a[j] = max(s, 0.0) if relu else np.tanh(s)
+        for c in range(o):
+            z[c] = theta[b2 + c]
+            for j in range(h):
+                z[c] += theta[w2 + c * h + j] * a[j]
+        output_errors(z, int(y[i]))
+        for c in range(o):
+            out[b2 + c] += z[c]
+        for j in range(h):
+            e = 0.0
+            for c in range(o):
+                e += theta[w2 + c * h + j] * z[c]
+                out[w2 + c * h + j] += z[c] * a[j]
+            slope = 1.0 if a[j] > 0.0 else 0.0
+            e *= slope if relu else 1.0 - a[j] * a[j]
+            out[b1 + j] += e
+            for k in range(d):
+                out[j * d + k] += e * X[i, k]
 
-    P (W, padded) and out (lines, padded + 1) are flat; each vector of an item adds to a line of its own.
-    """
-    B, width, s = shape.B, padded + 1, thread * step
+
+class SumItems(NamedTuple):
+    """What `_sums` adds up."""
+
+    bounds: NDArray[np.int64]  # (items, 5): first row, end, first vector, end, first line of out
+    P: NDArray[np.float64]  # (W, padded) parameters
+    out: NDArray[np.float64]  # (lines, padded + 1): gradient and loss; each vector of an item has a line of its own
+
+
+@kernel()
+def _sums(first: int, last: int, thread: int, scratch: Any, rows: Any, items: Any, want_loss: int) -> None:
+    """Gradient sums and loss sums of the items first .. last - 1."""
+    rows, items = borrow((rows, items))
+    block, shape, out, padded = block_at(scratch, thread), scratch.shape, items.out, items.P.shape[1]
     for i in range(first, last):
-        end = items[i, 1]
-        for lo in range(items[i, 0], end, B):
-            far_load(blocks[0], S, s, shape, rows, lo, end)
-            for w in range(items[i, 2], items[i, 3]):
-                g = (items[i, 4] + w - items[i, 2]) * width
-                out[g + padded] += far_gradient(blocks[3], S, s, shape, P, w * padded, out, g, want_loss)
+        start, end, vector, vectors, line = items.bounds[i]
+        for lo in range(start, end, shape.B):
+            call_at(scratch.load, None, (block, rows, lo, end))
+            for w in range(vector, vectors):
+                to = line + w - vector
+                P = parameters_of(items.P, w * padded, shape)
+                G = parameters_of(out, to * (padded + 1), shape)
+                out[to, padded] += call_at(scratch.gradient, block.loss[0], (block, P, G, want_loss))
 
 
 def sums_of_items(
-    rows: Any, items: NDArray[np.int64], P: NDArray[np.float64], lay: Layout, lines: int, want_loss: bool
+    rows: Rows, bounds: NDArray[np.int64], P: NDArray[np.float64], lay: Layout, lines: int, want_loss: bool
 ) -> NDArray[np.float64]:
-    """(lines, padded + 1) of `_sums`."""
-    S, step = scratch(lay, BLOCK)
-    out = np.zeros((lines, lay.padded + 1))
-    what = (
-        far_blocks(S.dtype),
-        rows,
-        items,
-        P.reshape(-1),
-        lay.padded,
-        out.reshape(-1),
-        S,
-        step,
-        lay.shape(BLOCK),
-        int(want_loss),
-    )
-    share("mlp sums", _sums, len(items), *what)
-    return out
+    """(lines, padded + 1) of `SumItems`."""
+    items = SumItems(bounds, P, np.zeros((lines, lay.padded + 1)))
+    scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads())
+    parallel_for(_sums, len(bounds), scratch, rows, items, int(want_loss))
+    return items.out
 
 
-def padded_sums(rows: Any, n: int, P: NDArray[np.float64], lay: Layout, want_loss: bool = True) -> NDArray[np.float64]:
+def padded_sums(rows: Rows, n: int, P: NDArray[np.float64], lay: Layout, want_loss: bool = True) -> NDArray[np.float64]:
     """(W, padded + 1) gradient sums and loss sum over n rows (see `rows_of`) for padded parameters P (W, padded)."""
     chunks, total = -(-n // CHUNK), np.zeros((len(P), lay.padded + 1))
     at_once = max(1, PARTIAL_BYTES // (8 * (lay.padded + 1) * max(chunks, 1)))
@@ -259,26 +275,25 @@ def mlp_gradient(
     theta, out = check_theta(theta, lay), np.zeros(lay.size)
     if theta.ndim != 1:
         raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
-    rows, ids, memory = X.astype(np.float64), np.arange(len(X)), np.empty(2 * (lay.h + lay.o))
-    what = (theta, lay.h, lay.o, lay.relu, memory, out)
-    ensure_compiled("mlp few", lambda: few_gradient(rows, y, ids[:0], *what))
-    few_gradient(rows, y, ids, *what)
+    rows, what = X.astype(np.float64), (theta, lay.h, lay.o, lay.relu, np.empty(lay.h + lay.o), out)
+    ensure_compiled("mlp few", lambda: few_gradient(rows[:0], y[:0], *what))
+    few_gradient(rows, y, *what)
     return out / max(len(X), 1)
 
 
 @kernel()
-def _logits(
-    first: int, last: int, thread: int, blocks: Any, rows: Any, n: int, P: Any, out: Any, S: Any, step: int, shape: Any
-) -> None:
-    o, B, s = shape.o, shape.B, thread * step
-    z = places(s, shape).z
-    for block in range(first, last):
-        lo, hi = block * B, min(n, block * B + B)
-        far_load(blocks[0], S, s, shape, rows, lo, hi)
-        far_forward(blocks[1], S, s, shape, P, 0)
+def _logits(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any, out: Any) -> None:
+    """out (n, o) = logits of the rows of the blocks first .. last - 1."""
+    rows, out = borrow((rows, out))
+    block, parameters = block_at(scratch, thread), parameters_of(P, 0, scratch.shape)
+    B, o = block.x.shape[0], out.shape[1]
+    for k in range(first, last):
+        lo, hi = k * B, min(len(out), k * B + B)
+        call_at(scratch.load, None, (block, rows, lo, hi))
+        call_at(scratch.forward, None, (block, parameters))
         for i in range(lo, hi):
             for c in range(o):
-                out[i, c] = S[z + c * B + i - lo]
+                out[i, c] = block.z[c, i - lo]
 
 
 def mlp_logits(
@@ -290,8 +305,6 @@ def mlp_logits(
     theta = check_theta(theta, lay)
     if theta.ndim != 1:
         raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
-    S, step = scratch(lay, BLOCK)
-    rows, out = rows_of(X, y, np.empty(0), np.empty(0, np.int64)), np.empty((len(X), lay.o))
-    what = (far_blocks(S.dtype), rows, len(X), lay.pad(theta), out, S, step, lay.shape(BLOCK))
-    share("mlp logits", _logits, -(-len(X) // BLOCK), *what)
+    out, scratch = np.empty((len(X), lay.o)), new_scratch(lay.shape(BLOCK), numba.get_num_threads())
+    parallel_for(_logits, -(-len(X) // BLOCK), scratch, rows_of(X, y), lay.pad(theta), out)
     return out

@@ -1,4 +1,4 @@
-"""Slow NumPy version of the network's forward, in float64: what forward.py must agree with."""
+"""Slow NumPy version of the network's forward, in float64: what request/network must agree with."""
 
 from __future__ import annotations
 

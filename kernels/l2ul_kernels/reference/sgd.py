@@ -1,4 +1,4 @@
-"""Slow, obvious NumPy versions of sgd.py: gradient descent, DeltaGrad's replay, noise. Gradients are passed in."""
+"""Slow, obvious NumPy versions of sgd/: gradient descent, DeltaGrad's replay, noise. Gradients are passed in."""
 
 from __future__ import annotations
 

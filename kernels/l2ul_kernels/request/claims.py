@@ -64,20 +64,21 @@ def gather(X, y, ids, X_out, y_out):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def gather_mapped(memory, offsets, chunk_rows, mean, inverse_scale, y, ids, raw, X_out, y_out):  # type: ignore[no-untyped-def]
+def gather_mapped(memory, offsets, chunk_rows, scaling, y, ids, raw, y_out):  # type: ignore[no-untyped-def]
     """The same from a mapped file: memory (size,) uint8 holds chunks of float32 rows, standardised on the way.
 
-    raw (r, 4 d) uint8 are the bytes of X_out (r, d) float32: places in a file need not be aligned.
+    raw (r, 4 d) uint8 receives the bytes of X (r, d) float32: places in a file need not be aligned. scaling (2, d) are
+    the columns' means and inverse scales.
     """
-    width = raw.shape[1]
+    width, X = raw.shape[1], raw.view(np.float32)
     for i in range(ids.size):
         row = ids[i]
         y_out[i] = y[row]
         start = np.uint64(offsets[row // chunk_rows] + row % chunk_rows * width)
         for b in range(np.uint64(width)):  # unsigned: only such indices are taken in vectors
             raw[i, b] = memory[start + b]
-        for j in range(mean.size):
-            X_out[i, j] = np.float32((np.float64(X_out[i, j]) - mean[j]) * inverse_scale[j])
+        for j in range(X.shape[1]):
+            X[i, j] = np.float32((np.float64(X[i, j]) - scaling[0, j]) * scaling[1, j])
 
 
 @kernel()

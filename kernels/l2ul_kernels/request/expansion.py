@@ -200,7 +200,7 @@ def subtract_row(
     tops, moments = tops_at(classes), moments_at(p, classes)
     second = moments + 2 * p
     held = _filled(sums, tops + p)
-    add_counts(e, w, c, weight, sign, counted, facts, sums, tops, p)
+    add_counts((e, w, c), weight, sign, counted, facts, sums, tops, p)
     add_first(
         u, p, sign * facts[MOMENT], sign * e * facts[FIRST], sign, sums[tops:], sums[moments:], sums[moments + p :]
     )

@@ -1,6 +1,6 @@
 """The forward of the paper's network for one request, compiled: no torch at request time.
 
-The weights lie in the flat buffer that the kernels of _forward.py read, their widths padded with zeros to whole cache
+The weights lie in the flat buffer that network_kernels.py describes, their widths padded with zeros to whole cache
 lines. The kernels take stored packed cells and row ids; plain uint8 cells are a store with bits=8.
 """
 
@@ -23,8 +23,8 @@ from l2ul_kernels.request.network_kernels import (
     direct_move,
     direct_total,
 )
-from l2ul_kernels.voronoi.assign import bits_per_cell
-from l2ul_kernels.voronoi.subsets import count_range, count_rows, scratch
+from l2ul_kernels.voronoi.partitions import bits_per_cell
+from l2ul_kernels.voronoi.subsets import count_few, count_rows
 
 #: float32 values per cache line.
 ALIGN = 16
@@ -86,7 +86,7 @@ class DirectForward:
         self.h1 = _up(h1)
         wide = [_up(h2), _up(self.p)]
         header = np.zeros(HEADER, np.float32)
-        header[:6] = t, psi, self.h1, *wide, t * psi
+        header[:7] = t, psi, self.h1, *wide, t * psi, self.bits
         self.net = _aligned(
             [
                 header,
@@ -105,21 +105,12 @@ class DirectForward:
         if self.bits == 2:
             tables = (weights["W1.mu_f"], weights["W1.mu_D"])
             self._twos = _aligned([np.hstack([_padded(_sums_of_two(W, t, psi), self.h1) for W in tables])])
-        self._places = np.zeros(_up(max(FEW * t, self.h1, self.p)), np.int64)
-        size = self._places.size + 2 * self.h1 + _up(weights["b2"].size) + _up(self.p)
-        self._room = _aligned([np.zeros(size, np.float32)])
 
     def _count(self, packed: NDArray[np.uint8], ids: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
         """Counts (t psi,) of stored rows; on all threads where they are worth starting."""
-        t, psi = self.t, self.psi
         if len(ids) > ALONE:
-            return _flat(count_rows(packed, ids, t, psi, bits=bits))
-        counts, words = np.zeros(t * psi, np.int64), scratch(packed.shape[1])
-        what = (ids, -1, bits, t, psi, words, counts, 0)
-        key = ("count range", packed.flags.writeable, ids.flags.writeable)
-        ensure_compiled(key, lambda: count_range(packed, ids[:0], 0, 0, *what))
-        count_range(packed, ids, 0, len(ids), *what)
-        return counts
+            return _flat(count_rows(packed, ids, self.t, self.psi, bits=bits))
+        return _flat(count_few(packed, ids, self.t, self.psi, bits))
 
     def set_base(self, counts: NDArray[np.int64], n: int, theta: NDArray[np.float64]) -> None:
         """The state that requests share: counts (t, psi) of the n rows of D, and theta (p,)."""
@@ -163,19 +154,7 @@ class DirectForward:
     ) -> NDArray[np.float64]:
         """theta' into out (p,), and `forget` with it."""
         if len(ids) <= FEW:
-            direct_move(
-                packed,
-                ids,
-                self.bits,
-                self._memory,
-                self._total,
-                n_left,
-                self.net,
-                self._twos,
-                self._places,
-                self._room,
-                out,
-            )
+            direct_move(packed, ids, self._memory, self._total, n_left, self.net, self._twos, out)
         else:
             self(packed, ids, out)
             self.forget(packed, ids, n_left, out)
@@ -196,12 +175,8 @@ class DirectForward:
         key = ("direct", store.flags.writeable)
         ensure_compiled(key, lambda: direct_forward(store, one, bits, net, self._twos, out))
         ensure_compiled((*key, "forget"), lambda: direct_forget(store, one, bits, self._memory, total, 1, theta, net))
-        ensure_compiled(
-            (*key, "move"),
-            lambda: direct_move(
-                store, one, bits, self._memory, total, 1, net, self._twos, self._places, self._room, out
-            ),
-        )
+        move = (store, one, self._memory, total, 1, net, self._twos, out)
+        ensure_compiled((*key, "move"), lambda: direct_move(*move))
         self.from_counts(self._count(store, one, bits), 1, out)
 
 

@@ -1,4 +1,4 @@
-"""Kernels of the network's forward; see forward.py.
+"""Kernels of the network's forward; see network.py.
 
 Everything a network does to a request is one primitive: add some rows of a matrix, each times a number, to a vector.
 The first layer adds one row of weights per cell of a forgotten row (or per non-empty cell when many rows leave), a
@@ -7,7 +7,7 @@ compiled function costs a tenth of a microsecond:
 
     sizes (HEADER) | base (h1) | W1 of mu_f (t psi, h1) | W2 (h1, h2) | b2 | W3 (h2, p) | b3
 
-with sizes = t, psi, h1, h2, p, t psi, as floats.
+with sizes = t, psi, h1, h2, p, t psi, bits per cell, as floats.
 
 What a row costs is reading its weights. With cells of two bits (psi = 4) the sums for all pairs of cells of two
 neighbouring partitions are kept too, and half as many rows have to be read: `twos` (16 t / 2, 2 h1) has W1 of mu_f and
@@ -218,29 +218,15 @@ def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_l
 
 
 @kernel(fastmath=CONTRACT)
-def direct_move(
-    packed: Any,
-    ids: Any,
-    bits: int,
-    memory: Any,
-    total: Any,
-    n_left: int,
-    net: Any,
-    twos: Any,
-    places: Any,
-    room: Any,
-    out: Any,
-) -> None:
+def direct_move(packed: Any, ids: Any, memory: Any, total: Any, n_left: int, net: Any, twos: Any, out: Any) -> None:
     """direct_forward, then direct_forget with its answer, as one call: cells are looked up once.
 
-    The few weights that leave are summed in float32, then taken from `total` in float64. places (most,) and
-    room (most + 2 h1 + h2 + p,) are scratch for most = max(r t, h1, p).
+    The few weights that leave are summed in float32, then taken from `total` in float64.
     """
-    t, psi, h1, most = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), len(places)
-    values, both = room[:most], room[most : most + 2 * h1]
+    t, psi, h1, bits = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[6])
+    most = max(len(ids) * t, h1, len(out))
+    places, values, both = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(2 * h1, np.float32)
     sums, gone = both[:h1], both[h1:]
-    for j in range(2 * h1):
-        both[j] = 0
     if bits == 2 and len(twos):
         m = _twos_of(packed, ids, t, places, values)
         sum_rows(twos, 0, 2 * h1, 2 * h1, places, values, m, both)
@@ -249,7 +235,7 @@ def direct_move(
         m = _cells_of(packed, ids, bits, t, psi, places, values)
         sum_rows(memory, 0, h1, h1, places, values, m, gone)
         _first_layer(net, places, values, m, len(ids), sums)
-    _finish(net, sums, places, values, room[most + 2 * h1 :], out)
+    _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
     for j in range(h1):
         total[j] -= gone[j]
     _set_base(memory, total, n_left, out, net, places, values, sums)

@@ -2,23 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.sgd.minibatch import batch_sum
+from l2ul_kernels.sgd.minibatch import Engine, batch_sum
+from l2ul_kernels.simd.cholesky import dot
+from l2ul_kernels.simd.elementwise import adam_step
+from l2ul_kernels.simd.views import borrow
 
 #: Places of `counts`: exact steps, quasi-Newton steps, steps copied from the cache, pairs kept.
 EXACT, QUASI, COPIED, PAIRS = 0, 1, 2, 3
 
 
+Float = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+
+class Batches(NamedTuple):
+    """Batch b has the visits starts[b] .. starts[b + 1] of E, with weight 0 for the rows to forget."""
+
+    E: Engine
+    starts: Ids  # (batches + 1,)
+    full: NDArray[
+        Any
+    ]  # (batches,) rows of the cached batches; or what the sum of a batch is multiplied with (0: no step)
+    F: Engine  # has only the visits to forget, or `extra` ones
+    forget: Ids  # (batches + 1,) where each batch's begin
+
+
+class Steps(NamedTuple):
+    """T steps of gradient descent. The penalty is sum_k lam_k (theta_k - centre_k)^2 / 2."""
+
+    order: Ids  # (T,) the batch of every step
+    rates: Float  # (T,)
+    lam: Float  # (size,)
+    centre: Float  # (size,)
+
+
+class Extra(NamedTuple):
+    """Step t adds scale[t] times the sum over the visits ranges[t, 0] .. ranges[t, 1] of F, if there are ranges."""
+
+    ranges: Ids  # (T or 0, 2)
+    scale: Float  # (T or 0,)
+
+
+class Cache(NamedTuple):
+    """Parameters before each step and the mean data gradients there; empty arrays keep none."""
+
+    W: Float  # (T or 0, size)
+    G: Float  # (T or 0, size)
+
+
+class Rule(NamedTuple):
+    """Which steps are exact; see `Descent.replay`."""
+
+    burn_in: int
+    period: int
+    limit: float
+    published: int
+    hessian: Float  # (size, size) in place of L-BFGS, or (0, 0)
+
+
+class Pairs(NamedTuple):
+    """Up to m pairs (step, change of gradient), oldest first, and the compact form of their L-BFGS matrix."""
+
+    S: Float  # (m, size)
+    Y: Float  # (m, size)
+    M: Float  # (2m, 2m) factored
+    pivots: Ids  # (2m,)
+    small: Float  # (2m,) scratch
+
+
 @kernel()
 def _dot(a: Any, b: Any) -> float:
-    total = 0.0
-    for k in range(len(a)):
-        total += a[k] * b[k]
-    return total
+    return dot(a, b, len(a))
 
 
 @kernel()
@@ -54,8 +114,9 @@ def lu_solve(A: Any, n: int, pivots: Any, b: Any) -> None:
 
 
 @kernel()
-def compact_factor(S: Any, Y: Any, kept: int, M: Any, pivots: Any) -> float:
-    """Factor the middle matrix M (2m, 2m) of the compact form for the `kept` pairs S, Y (m, size); returns sigma."""
+def compact_factor(pairs: Any, kept: int) -> float:
+    """Factor the middle matrix M (2m, 2m) of the compact form for the `kept` pairs; returns sigma."""
+    S, Y, M = pairs.S, pairs.Y, pairs.M
     sigma = _dot(Y[kept - 1], S[kept - 1]) / _dot(S[kept - 1], S[kept - 1])
     for i in range(kept):
         for j in range(kept):
@@ -64,17 +125,18 @@ def compact_factor(S: Any, Y: Any, kept: int, M: Any, pivots: Any) -> float:
             M[i, kept + j] = _dot(S[j], Y[i]) if j > i else 0.0  # L^T
             M[kept + i, j] = sy if i > j else 0.0  # L, the part of S^T Y below the diagonal
             M[kept + i, kept + j] = sigma * _dot(S[i], S[j])
-    lu_factor(M, 2 * kept, pivots)
+    lu_factor(M, 2 * kept, pairs.pivots)
     return sigma
 
 
 @kernel()
-def compact_product(S: Any, Y: Any, kept: int, M: Any, pivots: Any, sigma: float, v: Any, small: Any, out: Any) -> None:
-    """out = B v, B the L-BFGS matrix of the pairs; small (2m,) is scratch."""
+def compact_product(pairs: Any, kept: int, sigma: float, v: Any, out: Any) -> None:
+    """out = B v, B the L-BFGS matrix of the pairs."""
+    S, Y, small = pairs.S, pairs.Y, pairs.small
     for i in range(kept):
         small[i] = _dot(Y[i], v)
         small[kept + i] = sigma * _dot(S[i], v)
-    lu_solve(M, 2 * kept, pivots, small)
+    lu_solve(pairs.M, 2 * kept, pairs.pivots, small)
     for k in range(len(v)):
         t = sigma * v[k]
         for i in range(kept):
@@ -83,9 +145,9 @@ def compact_product(S: Any, Y: Any, kept: int, M: Any, pivots: Any, sigma: float
 
 
 @kernel()
-def _push(S: Any, Y: Any, kept: int, v: Any, change: Any) -> int:
+def _push(pairs: Any, kept: int, v: Any, change: Any) -> int:
     """The pair becomes the newest (last) of at most m; returns how many there are."""
-    m = len(S)
+    S, Y, m = pairs.S, pairs.Y, len(pairs.S)
     if kept == m:
         for i in range(m - 1):
             for k in range(len(v)):
@@ -97,41 +159,18 @@ def _push(S: Any, Y: Any, kept: int, v: Any, change: Any) -> int:
 
 
 @kernel()
-def replay(
-    E: Any,
-    F: Any,
-    starts: Any,
-    forget: Any,
-    full: Any,
-    order: Any,
-    rates: Any,
-    W: Any,
-    G: Any,
-    lam: Any,
-    centre: Any,
-    burn_in: int,
-    period: int,
-    limit: float,
-    exact_hessian: Any,
-    published: int,
-    S: Any,
-    Y: Any,
-    M: Any,
-    pivots: Any,
-    small: Any,
-    work: Any,
-    u: Any,
-    counts: Any,
-    W_out: Any,
-    G_out: Any,
-) -> None:
-    """u (size,), at first the common start, becomes the parameters after all steps without the rows of F.
+def replay(batches: Any, steps: Any, cached_run: Any, rule: Any, pairs: Any, work: Any, u: Any, out: Any) -> None:
+    """u (size,), at first the common start, becomes the parameters after all steps without the rows to forget.
 
-    E has all visits, batch b those from starts[b] on, with weight 0 for the rows to forget; F has only the visits to
-    forget, batch b those from forget[b] on. full (batches,) counts the rows of the cached batches, W and G (T, size)
-    are the cached parameters before each step and mean data gradients. S, Y (m, size), M (2m, 2m), pivots and
-    small (2m,), work (5, size) are scratch. W_out, G_out (T or 0, size) receive the new cache.
+    work (5, size) is scratch. out = (counts, new cache).
     """
+    batches, steps, cached_run, rule, pairs = borrow((batches, steps, cached_run, rule, pairs))
+    work, u, out = borrow((work, u, out))
+    E, starts, full, F, forget = batches
+    order, rates, lam, centre = steps
+    burn_in, period, limit, published, exact_hessian = rule
+    W, G = cached_run
+    counts, (W_out, G_out) = out
     v, g, gf, bv, total = work[0], work[1], work[2], work[3], work[4]
     size, kept, sigma, first, shift = len(u), 0, 0.0, -1, 0
     for t in range(len(order)):
@@ -162,7 +201,7 @@ def replay(
                 for k in range(size):
                     bv[k] = _dot(exact_hessian[k], v)
             elif kept:
-                compact_product(S, Y, kept, M, pivots, sigma, v, small, bv)
+                compact_product(pairs, kept, sigma, v, bv)
                 exact = limit > 0.0 and not _dot(bv, bv) <= limit * limit * square
             else:
                 exact = True
@@ -175,9 +214,9 @@ def replay(
                 all_rows = g[k] + gf[k] if c else g[k]
                 total[k] = all_rows / n - cached[k] + lam[k] * v[k]
                 g[k] *= 1.0 / (n - c)
-            if square > 0.0 and _dot(v, total) > 0.0 and len(S):
-                kept = _push(S, Y, kept, v, total)
-                sigma = compact_factor(S, Y, kept, M, pivots)
+            if square > 0.0 and _dot(v, total) > 0.0 and len(pairs.S):
+                kept = _push(pairs, kept, v, total)
+                sigma = compact_factor(pairs, kept)
                 counts[PAIRS] += 1
             for k in range(size):
                 if len(W_out):
@@ -196,44 +235,16 @@ def replay(
                 u[k] -= rate * here
 
 
-@kernel(fastmath=("contract",))
-def _adam(u: Any, g: Any, mean: Any, square: Any, lam: Any, centre: Any, rate: float, scale: float) -> None:
-    """One step of Adam on u (size,) along the gradient g and the penalty's; scale corrects the young second moment.
-
-    With divisions that cannot raise it runs in vectors: else it would take as long as the gradient of 64 rows.
-    """
-    for k in range(np.uint64(len(u))):
-        slope = g[k] + lam[k] * (u[k] - centre[k])
-        mean[k] = 0.9 * mean[k] + 0.1 * slope
-        square[k] = 0.999 * square[k] + 0.001 * slope * slope
-        u[k] -= rate * mean[k] / (np.sqrt(square[k] * scale) + 1e-8)
-
-
 @kernel()
-def train(
-    E: Any,
-    F: Any,
-    starts: Any,
-    order: Any,
-    rates: Any,
-    scales: Any,
-    extra: Any,
-    extra_scale: Any,
-    lam: Any,
-    centre: Any,
-    adam: int,
-    restart: int,
-    u: Any,
-    work: Any,
-    W_out: Any,
-    G_out: Any,
-) -> None:
-    """u (size,) after gradient steps on the batches order (T,): plain, or Adam's with its usual constants, which
-    begins anew at step `restart`.
+def train(batches: Any, steps: Any, extra: Any, adam: int, restart: int, u: Any, work: Any, cache: Any) -> None:
+    """u (size,) after the gradient steps: plain, or Adam's with its usual constants, which begins anew at `restart`.
 
-    The gradient of batch b is scales[b] times its sum (0: no rows, no step); step t adds extra_scale[t] times the sum
-    over the visits extra[t, 0]..extra[t, 1] of F if there are `extra`. work (4, size) is scratch.
+    The gradient of batch b is full[b] times its sum. work (4, size) is scratch; the cache is filled if it has lines.
     """
+    batches, steps, extra, u, work, cache = borrow((batches, steps, extra, u, work, cache))
+    E, starts, scales, F, _ = batches
+    order, rates, lam, centre = steps
+    W_out, G_out = cache
     g, more, mean, square = work[0], work[1], work[2], work[3]
     left1 = left2 = 1.0
     for t in range(len(order)):
@@ -250,16 +261,18 @@ def train(
         batch_sum(E, starts[b], starts[b + 1], u, g)
         for k in range(len(u)):
             g[k] *= scales[b]
-        if len(extra) and extra[t, 1] > extra[t, 0]:
-            batch_sum(F, extra[t, 0], extra[t, 1], u, more)
+        if len(extra.ranges) and extra.ranges[t, 1] > extra.ranges[t, 0]:
+            batch_sum(F, extra.ranges[t, 0], extra.ranges[t, 1], u, more)
             for k in range(len(u)):
-                g[k] += extra_scale[t] * more[k]
+                g[k] += extra.scale[t] * more[k]
         if len(W_out):
             for k in range(len(u)):
                 G_out[t, k] = g[k]
-        if not adam:
+        for k in range(len(u)):
+            g[k] += lam[k] * (u[k] - centre[k])
+        if adam:
+            left1, left2 = left1 * 0.9, left2 * 0.999
+            adam_step(u, g, mean, square, rates[t] / (1.0 - left1), 1.0 / (1.0 - left2))
+        else:
             for k in range(len(u)):
-                u[k] -= rates[t] * (g[k] + lam[k] * (u[k] - centre[k]))
-            continue
-        left1, left2 = left1 * 0.9, left2 * 0.999
-        _adam(u, g, mean, square, lam, centre, rates[t] / (1.0 - left1), 1.0 / (1.0 - left2))
+                u[k] -= rates[t] * g[k]

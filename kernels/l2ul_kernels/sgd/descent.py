@@ -1,7 +1,7 @@
 """Minibatch gradient descent in compiled code: whole runs, and DeltaGrad's replays of them, as one call each.
 
 Works for logistic regression ("lr"; theta as in logistic.py and softmax.py), least squares ("squares", theta and labels
-as binary logistic regression) and the MLP ("mlp", theta as in mlp.py), in float64. A run is given as `ids`, the rows
+as binary logistic regression) and the MLP ("mlp", theta as in mlp/model), in float64. A run is given as `ids`, the rows
 batch by batch (None: as they lie), `starts` (batches + 1), and `order` (T,), the batch of every step. The objective is
 the mean loss of a batch + sum_k lam_k (theta_k - centre_k)^2 / 2. Results are bit-identical for any number of threads.
 """
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.jit import ensure_compiled
-from l2ul_kernels.codegen.parallel import share
+from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.sgd import deltagrad
+from l2ul_kernels.sgd.deltagrad import Batches, Cache, Extra, Pairs, Rule, Steps
 from l2ul_kernels.sgd.minibatch import Engine, engine, padding
-from l2ul_kernels.sgd.noise import noise_rows
+from l2ul_kernels.sgd.noise import Ascent, Net, noise_rows
 from l2ul_kernels.threads import parallel_entry
 from l2ul_kernels.validate import check_xy, readable
 
@@ -197,12 +198,12 @@ class Descent:
             longest = int(lengths.max(initial=0))
         E = self._engine(ids, starts, factors, workers, longest)
         F = E._replace(weights=np.empty(0)) if factors.size else E
-        cache = [np.zeros((steps if trace else 0, self.pad.size)) for _ in range(2)]
-        work = np.zeros((4, self.pad.size))
+        cache = Cache(*(np.zeros((steps if trace else 0, self.pad.size)) for _ in range(2)))
+        batches, work = Batches(E, starts, scales, F, starts), np.zeros((4, self.pad.size))
 
         def run(order: Ids) -> None:
-            what = (scales, ranges, more, self.lam, self.centre, int(adam), int(restart), u, work, *cache)
-            deltagrad.train(E, F, starts, order, rates, *what)
+            what = (Extra(ranges, more), int(adam), int(restart), u, work, cache)
+            deltagrad.train(batches, Steps(order, rates, self.lam, self.centre), *what)
 
         ensure_compiled("sgd train", lambda: run(order[:0]))
         self._run(E, lambda: run(order))
@@ -251,36 +252,20 @@ class Descent:
         E = self._engine(ids, starts, factors, workers)
         F = self._engine(gone, bounds, np.empty(0), workers)
         u = trace.W[0].copy() if steps else np.zeros(size)
-        pairs = np.zeros((2, m, size))
-        cache = [np.zeros((steps if keep_trace else 0, size)) for _ in range(2)]
-        scratch = (np.zeros((2 * m, 2 * m)), np.zeros(2 * m, np.int64), np.zeros(2 * m), np.zeros((5, size)))
-        counts = np.zeros(4, np.int64)
+        cache = Cache(*(np.zeros((steps if keep_trace else 0, size)) for _ in range(2)))
+        pairs = Pairs(
+            np.zeros((m, size)),
+            np.zeros((m, size)),
+            np.zeros((2 * m, 2 * m)),
+            np.zeros(2 * m, np.int64),
+            np.zeros(2 * m),
+        )
+        rule, counts = Rule(burn_in, period, float(limit), int(published), curvature), np.zeros(4, np.int64)
+        batches, work, old = Batches(E, starts, full, F, bounds), np.zeros((5, size)), Cache(trace.W, trace.G)
 
         def run(order: Ids) -> None:
-            deltagrad.replay(
-                E,
-                F,
-                starts,
-                bounds,
-                full,
-                order,
-                rates,
-                trace.W,
-                trace.G,
-                self.lam,
-                self.centre,
-                burn_in,
-                period,
-                limit,
-                curvature,
-                int(published),
-                pairs[0],
-                pairs[1],
-                *scratch,
-                u,
-                counts,
-                *cache,
-            )
+            what = (old, rule, pairs, work, u, (counts, cache))
+            deltagrad.replay(batches, Steps(order, rates, self.lam, self.centre), *what)
 
         ensure_compiled("sgd replay", lambda: run(order[:0]))
         before = factors[gone]
@@ -330,9 +315,10 @@ def error_noise(
         raise ValueError(f"theta must have shape ({len(pad.where)},), got {theta.shape}")
     losses = np.zeros((len(rows), steps + 1))
     memory = np.zeros((numba.get_num_threads(), 5, max(rows.shape[1], units, pad.shape.o)))
-    what = (rows, y, theta, units, pad.shape.o, int(activation == "relu"), int(steps), float(rate), float(penalty))
-    cost = rows.size * steps * max(units, 1) * pad.shape.o
-    share("sgd noise", noise_rows, len(rows), *what, memory, losses, threads=1 if cost < NOISE_SERIAL else None)
+    net = Net(theta, units, pad.shape.o, int(activation == "relu"))
+    ascent, cost = Ascent(int(steps), float(rate), float(penalty)), rows.size * steps * max(units, 1) * pad.shape.o
+    threads = 1 if cost < NOISE_SERIAL else None
+    parallel_for(noise_rows, len(rows), rows, y, net, ascent, (memory, losses), threads=threads)
     return rows, losses
 
 

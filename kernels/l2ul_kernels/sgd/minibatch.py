@@ -1,7 +1,7 @@
 """The gradient of one minibatch, for linear models and the MLP alike: what every compiled training loop is made of.
 
 Parameters are *padded* here. Linear models: one line of `width` numbers per output, [coef (d), intercept, zeros]; the
-MLP: see mlp_block. A batch is summed in chunks of CHUNK rows and the chunks are added in order, so that the sum does
+MLP: see mlp/block. A batch is summed in chunks of CHUNK rows and the chunks are added in order, so that the sum does
 not depend on the number of threads.
 """
 
@@ -12,25 +12,35 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import prange, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
-from l2ul_kernels.mlp.block import Shape
-from l2ul_kernels.mlp.block_calls import far_blocks, far_gradient, far_load
-from l2ul_kernels.mlp.model import Layout, layout, scratch
-from l2ul_kernels.simd.columns import PAD, add_dots, exp_negative, gather_rows, padded, residuals, scores, width_of
+from l2ul_kernels.codegen.pointers import address, call_at, entry_point
+from l2ul_kernels.mlp.block import Shape, block_of, new_scratch, parameters_of
+from l2ul_kernels.mlp.model import Layout, layout
+from l2ul_kernels.simd.columns import (
+    PAD,
+    add_dots,
+    gather_rows,
+    largest_scores,
+    padded,
+    probabilities,
+    residuals,
+    scores,
+    width_of,
+)
 from l2ul_kernels.simd.gemm import stay_one
+from l2ul_kernels.simd.rows import Rows
+from l2ul_kernels.simd.views import borrow
 
 LOGISTIC, SOFTMAX, SQUARES, MLP = 0, 1, 2, 3
 KINDS = ("lr", "squares", "mlp")
 
 #: Rows per chunk: some 15 us of a linear model's work, 60 us of the MLP's; starting threads takes about 5.
 CHUNK = 1024
-#: Rows that are transposed (linear models: as in _sums) or run through the MLP at a time.
+#: Rows that are transposed (linear models: as in linear/sums) or run through the MLP at a time.
 TILE = 128
 BLOCK = 64
 
@@ -81,22 +91,12 @@ def _errors(kind: int, values: Any, o: int, last: int) -> None:
         for i in range(end):
             values[0, i] -= labels[i]
     else:
-        for i in range(end):
-            spare[i] = values[0, i]
-        for c in range(1, o):
-            for i in range(end):
-                spare[i] = max(spare[i], values[c, i])
+        P = values[:o]
+        largest_scores(P, 0, last, spare)
+        probabilities(P, 0, last, spare, values[o + 3])
         for c in range(o):
             for i in range(end):
-                values[c, i] = exp_negative(values[c, i] - spare[i])
-        for i in range(end):
-            spare[i] = 0.0
-        for c in range(o):
-            for i in range(end):
-                spare[i] += values[c, i]
-        for c in range(o):
-            for i in range(end):
-                values[c, i] = values[c, i] / spare[i] - (1.0 if labels[i] == c else 0.0)
+                values[c, i] -= 1.0 if labels[i] == c else 0.0
     for c in range(o):
         for i in range(end):
             values[c, i] *= weight[i]
@@ -143,10 +143,11 @@ def _chunk(E: Any, slot: int, c: int, lo: int, hi: int, P: Any) -> None:
     for k in range(c * size, (c + 1) * size):
         E.partial[k] = 0.0
     if E.kind == MLP:
-        rows, shape = (E.at, E.itemsize, E.y, E.weights, E.ids), Shape(E.d, E.h, E.o, E.B, E.dp, E.relu)
+        rows, shape = Rows(E.at, E.itemsize, E.d, E.y, E.weights, E.ids), Shape(E.d, E.h, E.o, E.B, E.dp, E.relu)
+        block, G = block_of(E.S, slot * E.step, shape), parameters_of(E.partial, c * size, shape)
         for first in range(lo, hi, BLOCK):
-            far_load(E.load, E.S, slot * E.step, shape, rows, first, hi)
-            far_gradient(E.gradient, E.S, slot * E.step, shape, P, 0, E.partial, c * size, 0)
+            call_at(E.load, None, (block, rows, first, hi))
+            call_at(E.gradient, block.loss[0], (block, parameters_of(P, 0, shape), G, 0))
     else:
         _linear_chunk(E, slot, lo, hi, P, c * size)
 
@@ -161,6 +162,7 @@ def _chunks_at_once(E: Any, lo: int, hi: int, chunks: int, P: Any) -> None:
 @kernel()
 def _batch_sum(E: Any, lo: int, hi: int, P: Any, G: Any) -> None:
     """G (size,) = weighted sum of the gradients of the visits lo..hi at P (size,)."""
+    E, P, G = borrow((E, P, G))
     chunks, size = -(-(hi - lo) // CHUNK), len(P)
     if chunks > 1 and E.workers > 1:
         _chunks_at_once(E, lo, hi, chunks, P)
@@ -174,19 +176,10 @@ def _batch_sum(E: Any, lo: int, hi: int, P: Any, G: Any) -> None:
             G[k] += E.partial[c * size + k]
 
 
-@intrinsic
-def batch_sum(typingctx: Any, E: Any, lo: Any, hi: Any, P: Any, G: Any) -> Any:
-    """_batch_sum by its address E.sum: compiled once, not once for every loop that uses it (see mlp_far)."""
-    names = E.fields
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        function = context.call_conv.get_function_type(types.none, signature.args)
-        address = builder.extract_value(args[0], names.index("sum"))
-        pointer = builder.inttoptr(address, function.as_pointer())
-        context.call_conv.call_function(builder, pointer, types.none, signature.args, args)
-        return context.get_dummy_value()
-
-    return types.none(E, types.int64, types.int64, P, G), codegen
+@kernel(inline=True)
+def batch_sum(E: Any, lo: int, hi: int, P: Any, G: Any) -> None:
+    """_batch_sum by its address E.sum: compiled once, not once for every loop that uses it."""
+    call_at(E.sum, None, (E, lo, hi, P, G))
 
 
 _addresses: dict[tuple[bool, ...], int] = {}
@@ -196,16 +189,11 @@ def _address(E: Engine) -> int:
     """Where the compiled _batch_sum is. Engines differ in type only by which arrays may be written."""
     key = tuple(a.flags.writeable for a in E if isinstance(a, np.ndarray))
     if key not in _addresses:
-        _addresses[key] = _compiled_address(E)
+        flat = numba.typeof(np.empty(0))
+        sig = (numba.typeof(E), types.int64, types.int64, flat, flat)
+        ensure_compiled("sgd batch", lambda: entry_point(_batch_sum, sig))
+        _addresses[key] = entry_point(_batch_sum, sig)
     return _addresses[key]
-
-
-def _compiled_address(E: Engine) -> int:
-    flat = numba.typeof(np.empty(0))
-    sig = (numba.typeof(E), types.int64, types.int64, flat, flat)
-    ensure_compiled("sgd batch", lambda: _batch_sum.compile(sig))
-    compiled = _batch_sum.overloads[sig]
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
 class Padding(NamedTuple):
@@ -253,9 +241,7 @@ def engine(
     load = gradient = step = 0
     S, columns, values = np.zeros(0), np.zeros((0, 0, 0)), np.zeros((0, 0, 0))
     if pad.lay is not None:
-        load, _, _, gradient = far_blocks(np.float64)
-        S, step = scratch(pad.lay, BLOCK)
-        S = aligned_zeros(step * workers)
+        S, step, _, load, _, _, gradient = new_scratch(pad.lay.shape(BLOCK), workers)
     else:
         columns = aligned_zeros((workers, pad.width, padded(TILE)))
         values = aligned_zeros((workers, pad.shape.o + 4, padded(TILE)))
@@ -263,7 +249,7 @@ def engine(
         pad.kind,
         load,
         gradient,
-        X.ctypes.data,
+        address(X),
         X.itemsize,
         y,
         weights,

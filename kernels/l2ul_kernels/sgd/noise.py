@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.mlp.plain import _output_errors
+from l2ul_kernels.mlp.model import output_errors
+from l2ul_kernels.simd.elementwise import adam_step
+from l2ul_kernels.simd.views import borrow
+
+
+class Net(NamedTuple):
+    """A model as one vector: an MLP (see mlp/model), or a linear one for h = 0."""
+
+    theta: NDArray[np.float64]  # (p,)
+    h: int
+    o: int
+    relu: int
+
+
+class Ascent(NamedTuple):
+    """Steps of Adam at this rate; penalty: strength of |row|^2."""
+
+    steps: int
+    rate: float
+    penalty: float
 
 
 @kernel()
@@ -26,9 +46,10 @@ _FLAGS = ("contract", "reassoc", "nsz")
 
 
 @kernel(fastmath=_FLAGS)
-def _input_gradient(x: Any, label: int, theta: Any, h: int, relu: int, z: Any, a: Any, out: Any) -> float:
-    """out (d,) = derivative of the loss by the row x (d,); returns the loss. h = 0: a linear model."""
-    d, o = len(x), len(z)
+def _input_gradient(x: Any, label: int, net: Any, z: Any, a: Any, out: Any) -> float:
+    """out (d,) = derivative of the loss by the row x (d,); returns the loss. z (o,) and a (h,) are scratch."""
+    theta, h, o, relu = net
+    d = len(x)
     for c in range(o):
         z[c] = theta[o * d + c] if h == 0 else theta[h * d + h + o * h + c]
     if h == 0:
@@ -43,7 +64,7 @@ def _input_gradient(x: Any, label: int, theta: Any, h: int, relu: int, z: Any, a
         for c in range(o):
             z[c] += theta[h * d + h + c * h + j] * a[j]
     loss = _loss(z, label)
-    _output_errors(z, label)
+    output_errors(z, label)
     for k in range(d):
         out[k] = 0.0
     if h == 0:
@@ -61,43 +82,25 @@ def _input_gradient(x: Any, label: int, theta: Any, h: int, relu: int, z: Any, a
     return loss
 
 
-@kernel(fastmath=_FLAGS)
-def _adam_step(x: Any, g: Any, mean: Any, square: Any, shrink: float, share: float, rate: float, scale: float) -> None:
-    """One step of Adam on x (d,) for the slope shrink * x - share * g; scale corrects the young second moment."""
-    for k in range(np.uint64(len(x))):
-        slope = shrink * x[k] - share * g[k]
-        mean[k] = 0.9 * mean[k] + 0.1 * slope
-        square[k] = 0.999 * square[k] + 0.001 * slope * slope
-        x[k] -= rate * mean[k] / (np.sqrt(square[k] * scale) + 1e-8)
-
-
 @kernel()
-def noise_rows(
-    first: int,
-    last: int,
-    thread: int,
-    X: Any,
-    y: Any,
-    theta: Any,
-    h: int,
-    o: int,
-    relu: int,
-    steps: int,
-    rate: float,
-    penalty: float,
-    memory: Any,
-    losses: Any,
-) -> None:
-    """Adam on rows first..last of X (n, d), minimising mean(-loss + penalty |row|^2); losses (n, steps + 1)."""
+def noise_rows(first: int, last: int, thread: int, X: Any, y: Any, net: Any, ascent: Any, out: Any) -> None:
+    """Adam on rows first..last of X (n, d), minimising mean(-loss + penalty |row|^2).
+
+    out = (scratch of the threads, losses (n, steps + 1)).
+    """
     n, d = X.shape
-    part = memory[thread]
-    z, a, g, mean, square = part[0, :o], part[1, :h], part[2, :d], part[3, :d], part[4, :d]
+    net, (memory, losses) = borrow((net, out))
+    part, steps = memory[thread], ascent.steps
+    z, a, g, mean, square = part[0, : net.o], part[1, : net.h], part[2, :d], part[3, :d], part[4, :d]
+    shrink, share = 2.0 * ascent.penalty / n, 1.0 / n
     for i in range(first, last):
+        x, left1, left2 = X[i], 1.0, 1.0
         for k in range(d):
             mean[k] = square[k] = 0.0
-        left1 = left2 = 1.0
         for t in range(steps):
-            losses[i, t] = _input_gradient(X[i], y[i], theta, h, relu, z, a, g)
+            losses[i, t] = _input_gradient(x, y[i], net, z, a, g)
+            for k in range(d):
+                g[k] = shrink * x[k] - share * g[k]
             left1, left2 = left1 * 0.9, left2 * 0.999
-            _adam_step(X[i], g, mean, square, 2.0 * penalty / n, 1.0 / n, rate / (1.0 - left1), 1.0 / (1.0 - left2))
-        losses[i, steps] = _input_gradient(X[i], y[i], theta, h, relu, z, a, g)
+            adam_step(x, g, mean, square, ascent.rate / (1.0 - left1), 1.0 / (1.0 - left2))
+        losses[i, steps] = _input_gradient(x, y[i], net, z, a, g)

@@ -15,12 +15,13 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, transpose
+from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer, transpose
 from l2ul_kernels.codegen.pointers import prefetch
-from l2ul_kernels.simd.gemm import data_pointer
+from l2ul_kernels.codegen.twins import intrinsic, memory
+from l2ul_kernels.simd.elementwise import exp_negative
 
 #: Columns taken together: 3 x 3 sums fill the registers of AVX2 and came out fastest for 24 to 60 columns.
 BLOCK = 3
@@ -33,11 +34,6 @@ AHEAD = 16
 
 _FLAGS = ("contract", "reassoc", "nsz")
 
-_LOG2E = 1.4426950408889634
-_LN2_HIGH = 6.93147180369123816490e-01  # few bits, so that its product with a small integer is exact
-_LN2_LOW = 1.90821492927058770002e-10
-_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
-
 
 def width_of(p: int) -> int:
     """Columns to allocate for p parameters."""
@@ -49,7 +45,15 @@ def padded(rows: int) -> int:
     return -(-rows // PAD) * PAD + PAD
 
 
-@intrinsic
+def _turn_twin(
+    at: int, itemsize: int, stride: int, ids: NDArray[Any], i: int, k: int, columns: NDArray[Any], ld: int
+) -> None:
+    lanes = VECTOR_BYTES // columns.itemsize
+    for a in range(lanes):
+        columns[k : k + lanes, i + a] = memory(at + int(ids[i + a]) * stride + k * itemsize, (lanes,), f"f{itemsize}")
+
+
+@intrinsic(twin=_turn_twin)
 def _turn(typingctx: Any, at: Any, itemsize: Any, stride: Any, ids: Any, i: Any, k: Any, columns: Any, ld: Any) -> Any:
     """columns[k + b, i + a] = number k + b of the row ids[i + a], for a, b < the lanes of a vector of columns.
 
@@ -87,7 +91,11 @@ def _turn(typingctx: Any, at: Any, itemsize: Any, stride: Any, ids: Any, i: Any,
     return types.void(i8, i8, i8, ids, i8, i8, columns, i8), codegen
 
 
-@intrinsic
+def _number_twin(at: int, itemsize: int) -> np.float64:
+    return np.float64(memory(at, (1,), f"f{itemsize}")[0])
+
+
+@intrinsic(twin=_number_twin)
 def _number(typingctx: Any, at: Any, itemsize: Any) -> Any:
     """The float32 or float64 (by its size) at an address, as float64."""
 
@@ -127,9 +135,9 @@ def gather_rows(at: int, itemsize: int, d: int, ids: Any, lo: int, hi: int, colu
 
 
 @kernel()
-def gather(X: Any, ids: Any, address: int, columns: Any) -> None:
-    """columns[:d, i] = X[ids[i]] and a column of ones; X (n, d) starts at `address`."""
-    gather_rows(address, X.itemsize, X.shape[1], ids, 0, len(ids), columns)
+def gather(rows: Any, ids: Any, columns: Any) -> None:
+    """columns[:d, i] = X[ids[i]] and a column of ones, for the X of `rows`."""
+    gather_rows(rows.address, rows.itemsize, rows.d, ids, 0, len(ids), columns)
 
 
 @kernel(fastmath=_FLAGS)
@@ -204,30 +212,6 @@ def add_gram(columns: Any, w: Any, first: int, last: int, scaled: Any, out: Any)
 
 
 @kernel(fastmath=("contract",))
-def exp_negative(x: float) -> float:
-    """exp(x) for x <= 0 to about one unit of the last place (exp(-700) below -700), vectorising. NaN stays NaN."""
-    x = -700.0 if x < -700.0 else x
-    shifted = x * _LOG2E + _ROUND
-    k = shifted - _ROUND
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    q = 1.0 / 6227020800.0
-    q = q * r + 1.0 / 479001600.0
-    q = q * r + 1.0 / 39916800.0
-    q = q * r + 1.0 / 3628800.0
-    q = q * r + 1.0 / 362880.0
-    q = q * r + 1.0 / 40320.0
-    q = q * r + 1.0 / 5040.0
-    q = q * r + 1.0 / 720.0
-    q = q * r + 1.0 / 120.0
-    q = q * r + 1.0 / 24.0
-    q = q * r + 1.0 / 6.0
-    q = q * r + 0.5
-    q = q * r + 1.0
-    q = q * r + 1.0
-    return q * np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
-
-
-@kernel(fastmath=("contract",))
 def residuals(z: Any, y: Any, first: int, last: int, residual: Any, w: Any) -> None:
     """residual = sigmoid(z) - y and w = sigmoid'(z) for the rows first..last."""
     for i in range(np.uint64(first), np.uint64(last)):
@@ -265,3 +249,29 @@ def losses(z: Any, y: Any, first: int, last: int, out: Any) -> None:
         # both terms are >= 0, so a small loss keeps its digits
         wrong = z[i] * (1.0 - y[i]) if z[i] >= 0.0 else -z[i] * y[i]
         out[i] = wrong + 2.0 * u * q
+
+
+@kernel(fastmath=("contract",))
+def largest_scores(P: Any, first: int, last: int, top: Any) -> None:
+    """top_i = the largest of the scores P (C, rows) of row i, for the rows first..last."""
+    lo, hi = np.uint64(first), np.uint64(last)
+    for i in range(lo, hi):
+        top[i] = P[0, i]
+    for c in range(1, len(P)):
+        for i in range(lo, hi):
+            top[i] = max(top[i], P[c, i])
+
+
+@kernel(fastmath=("contract",))
+def probabilities(P: Any, first: int, last: int, top: Any, total: Any) -> None:
+    """Scores P (C, rows) -> their softmax, given the largest; total_i = sum_c exp(P_ci - top_i)."""
+    lo, hi = np.uint64(first), np.uint64(last)
+    for i in range(lo, hi):
+        total[i] = 0.0
+    for c in range(len(P)):
+        for i in range(lo, hi):
+            P[c, i] = exp_negative(P[c, i] - top[i])
+            total[i] += P[c, i]
+    for c in range(len(P)):
+        for i in range(lo, hi):
+            P[c, i] /= total[i]

@@ -2,19 +2,22 @@
 
 All of the MLP is products of few units (h = 10) with a block of rows, far below the sizes BLAS is made for. Here a tile
 of MR x NV accumulators stays in registers while a loop runs over the common index; LLVM serialises such accumulators
-when they come from plain loops (see _tile.py). The order of every sum is fixed, so results do not depend on threads.
+when they come from plain loops (see voronoi/tile.py). The order of every sum is fixed, whatever the threads.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
+from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit
+from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer
+from l2ul_kernels.codegen.twins import COMPILED, intrinsic
 
 #: Accumulators of a tile: 5 x 2 (+ 2 row vectors + 1 broadcast) fit the 16 registers of AVX2, 5 x 4 the 32 of AVX-512.
 MR = 5
@@ -26,12 +29,7 @@ def lanes(itemsize: int) -> int:
     return VECTOR_BYTES // itemsize
 
 
-def data_pointer(context: Any, builder: ir.IRBuilder, typ: Any, value: Any) -> ir.Value:
-    address = builder.ptrtoint(context.make_array(typ)(context, builder, value).data, I64)
-    return builder.inttoptr(address, PTR)  # llvmlite's plain pointers fit every vector type
-
-
-@intrinsic
+@intrinsic(twin=lambda: None)
 def stay_one(typingctx: Any) -> Any:
     """The function that calls this is not inlined anywhere: a copy at every call would only cost compile time."""
 
@@ -83,8 +81,20 @@ def _loop(
             B.store(new[i][j], places[i][j], align=e.itemsize)
 
 
-@intrinsic
-def tile(
+@numba_intrinsic
+def _first(typingctx: Any, A: Any) -> Any:
+    """Pointer to the first element: arrays of every layout then share one compiled product."""
+    kind = types.CPointer(A.dtype)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        place = data_pointer(context, builder, signature.args[0], args[0])
+        return builder.bitcast(place, context.get_value_type(kind))
+
+    return kind(A), codegen
+
+
+@numba_intrinsic
+def _tile(
     typingctx: Any,
     C: Any,
     c0: Any,
@@ -101,11 +111,12 @@ def tile(
     m: Any,
     v: Any,
 ) -> Any:
-    """The tile of `product` with m <= MR rows and v <= NV vectors of columns, from element offsets c0, a0, b0."""
+    """The tile of `_product` with m <= MR rows and v <= NV vectors of columns, from element offsets c0, a0, b0."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         e = Emit(builder, C.dtype)
-        c, a, b = (e.at(data_pointer(context, builder, signature.args[i], args[i]), args[i + 1]) for i in (0, 3, 7))
+        bases = {i: builder.inttoptr(builder.ptrtoint(args[i], I64), PTR) for i in (0, 3, 7)}  # fits every vector type
+        c, a, b = (e.at(base, args[i + 1]) for i, base in bases.items())
         ldc, sai, sat, ldb, T, keep, m, v = (args[i] for i in (2, 5, 6, 9, 10, 11, 12, 13))
         fresh_or_old = builder.icmp_signed("!=", keep, e.const(0))
         end = builder.append_basic_block("end")
@@ -125,34 +136,49 @@ def tile(
 
 
 @kernel()
-def product(
-    C: Any,
-    c0: int,
-    ldc: int,
-    A: Any,
-    a0: int,
-    sai: int,
-    sat: int,
-    B: Any,
-    b0: int,
-    ldb: int,
-    M: int,
-    N: int,
-    T: int,
-    keep: int,
-) -> None:
-    """C[i, j] = keep * C[i, j] + sum_t A[i, t] B[t, j] for i < M, j < N, t < T; T >= 1, N a multiple of `lanes`.
+def _product(
+    C: Any, ldc: int, A: Any, sai: int, sat: int, B: Any, ldb: int, M: int, N: int, T: int, keep: int, width: int
+) -> None:  # pragma: no cover - pointers exist only in compiled code
+    """C[i, j] = keep * C[i, j] + sum_t A[i, t] B[t, j] for i < M, j < N, t < T; T >= 1, N a multiple of `width` lanes.
 
-    C, A, B are arrays of one dtype, read flat from element c0, a0, b0: C[i, j] lies at c0 + i ldc + j, A[i, t] at
-    a0 + i sai + t sat, B[t, j] at b0 + t ldb + j.
+    C, A, B point to elements of one type: C[i, j] lies at i ldc + j, A[i, t] at i sai + t sat, B[t, j] at t ldb + j.
     """
     stay_one()
-    width = VECTOR_BYTES // C.itemsize
     groups = (M + MR - 1) // MR
     rows = (M + groups - 1) // max(groups, 1)  # even groups: 6 = 3 + 3 is faster than 5 + 1
     j = 0
     while j < N:
         v = min(NV, (N - j) // width)
         for i in range(0, M, rows):
-            tile(C, c0 + i * ldc + j, ldc, A, a0 + i * sai, sai, sat, B, b0 + j, ldb, T, keep, min(rows, M - i), v)
+            _tile(C, i * ldc + j, ldc, A, i * sai, sai, sat, B, j, ldb, T, keep, min(rows, M - i), v)
         j += v * width
+
+
+def _matmul(out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], accumulate: bool) -> None:
+    out[...] = a @ b + (out if accumulate else 0)
+
+
+@kernel(inline=True)
+def _gemm(out: Any, a: Any, b: Any, accumulate: bool) -> None:  # pragma: no cover
+    """out (M, N) = a (M, T) b (T, N), or += if `accumulate`; T >= 1, N a multiple of `lanes`, one dtype.
+
+    Rows of out and b are contiguous; a may be any view.
+    """
+    size = out.itemsize
+    _product(
+        _first(out),
+        out.strides[0] // size,
+        _first(a),
+        a.strides[0] // size,
+        a.strides[1] // size,
+        _first(b),
+        b.strides[0] // size,
+        out.shape[0],
+        out.shape[1],
+        a.shape[1],
+        np.int64(accumulate),
+        VECTOR_BYTES // size,
+    )
+
+
+gemm = _gemm if COMPILED else _matmul

@@ -10,18 +10,34 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.codegen.llvm import I64, VECTOR_BYTES, Emit
-from l2ul_kernels.simd.gemm import data_pointer
+from l2ul_kernels.codegen.llvm import I64, VECTOR_BYTES, Emit, data_pointer
+from l2ul_kernels.codegen.twins import intrinsic
 
 #: Vectors of a row that are summed together: enough that no sum waits for its own last addition.
 STRIP = 8
 LANES = VECTOR_BYTES // 4
 
 
-@intrinsic
+def _strip_twin(
+    table: NDArray[Any],
+    at: int,
+    stride: int,
+    places: NDArray[Any],
+    values: NDArray[Any],
+    m: int,
+    out: NDArray[Any],
+    to: int,
+    v: int,
+) -> None:
+    for k in range(m):
+        first = at + int(places[k]) * stride
+        out[to : to + v * LANES] += values[k] * table[first : first + v * LANES]
+
+
+@intrinsic(twin=_strip_twin)
 def _strip(
     typingctx: Any, table: Any, at: Any, stride: Any, places: Any, values: Any, m: Any, out: Any, to: Any, v: Any
 ) -> Any:

@@ -11,43 +11,33 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.voronoi.assign import check_cells
-from l2ul_kernels.voronoi.driver import blocks, check_rows, run
+from l2ul_kernels.validate import check_cells, check_class_count, check_labels, check_out
+from l2ul_kernels.voronoi.assign import check_rows
+from l2ul_kernels.voronoi.driver import blocks, count_block
 from l2ul_kernels.voronoi.partitions import Partitions
 
-MAX_CLASSES = 65535
 
-
-def check_labels(y: ArrayLike | None, n: int, n_classes: int | None) -> tuple[NDArray[np.uint16] | None, int]:
-    """(labels as uint16 or None, number of classes), with every label in 0 .. n_classes - 1."""
+def _check_classes(y: ArrayLike | None, n: int, n_classes: int | None) -> tuple[NDArray[np.uint16], int]:
+    """(labels as uint16, or none of them, and the number of classes), with every label in 0 .. n_classes - 1."""
     if y is None:
         if n_classes is not None:
             raise ValueError("n_classes was given without labels y")
-        return None, 1
+        return np.empty(0, np.uint16), 1
     y = np.asarray(y)
-    if y.shape != (n,):
-        raise ValueError(f"y must have shape ({n},) to match X, got {y.shape}")
-    if y.dtype.kind not in "iub":
-        raise TypeError(f"labels y must be integers, got {y.dtype}")
-    low, high = (int(y.min()), int(y.max())) if n else (0, 0)
-    n_classes = high + 1 if n_classes is None else int(n_classes)
-    if not 1 <= n_classes <= MAX_CLASSES:
-        raise ValueError(f"n_classes must be from 1 to {MAX_CLASSES}, got {n_classes}")
-    if low < 0 or high >= n_classes:
-        raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {low}..{high}")
-    return np.ascontiguousarray(y, np.uint16), n_classes
+    if n_classes is None:
+        n_classes = int(y.max()) + 1 if y.size and y.dtype.kind in "iub" else 1
+    n_classes = check_class_count(n_classes)
+    return check_labels(y, n, n_classes, np.uint16), n_classes
 
 
-def check_out(out: NDArray[Any] | None, shape: tuple[int, ...], sign: int) -> NDArray[np.int64]:
+def _check_counts(
+    out: NDArray[np.int64] | None, shape: tuple[int, int, int], by_class: bool, sign: int
+) -> NDArray[np.int64]:
+    """An array (C, t, psi) to add to, (t, psi) when not by class; zeros for None."""
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 (add) or -1 (subtract), got {sign!r}")
-    if out is None:
-        return np.zeros(shape, np.int64)
-    if not isinstance(out, np.ndarray) or out.dtype != np.int64:
-        raise TypeError("out must be an int64 array")
-    if out.shape != shape or not out.flags.writeable:
-        raise ValueError(f"out must be a writeable array of shape {shape}, got {out.shape}")
-    return out
+    wanted = shape if by_class else shape[1:]
+    return np.zeros(wanted, np.int64) if out is None else check_out(out, wanted, np.int64)
 
 
 def cell_counts(
@@ -58,20 +48,33 @@ def cell_counts(
     out: NDArray[np.int64] | None = None,
     sign: int = 1,
 ) -> NDArray[np.int64]:
-    """How many rows of X (n, d) fall in each cell: int64 (t, psi), or (C, t, psi) by class with labels y (n,).
+    """How many rows fall in each cell, by assigning and counting in one pass; no cells are stored.
 
-    Assigning and counting in one pass, no cells are stored. Added to `out` when given; sign=-1 subtracts instead, so
-    that forgetting rows is the same call. Nothing is added when a row is refused (see `assign_cells`).
+    Parameters
+    ----------
+    X, partitions : rows (n, d) and partitions as for `assign_cells`
+    y : (n,) integers, the rows' classes, to count by class
+    n_classes : int, 1 more than the largest label unless given
+    out : int64 array of the result's shape, to add to
+    sign : 1, or -1 to subtract instead: forgetting rows is the same call
+
+    Returns
+    -------
+    (t, psi) int64, or (C, t, psi) with labels: `out` when given
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `assign_cells`, or for labels beyond n_classes. Nothing is added then.
     """
     X = check_rows(X, partitions)
-    labels, classes = check_labels(y, len(X), n_classes)
-    shape = (partitions.n_partitions, partitions.n_seeds)
-    out = check_out(out, shape if labels is None else (classes, *shape), sign)
-    total = np.zeros((classes, *shape), np.int64)
+    labels, classes = _check_classes(y, len(X), n_classes)
+    shape = (classes, partitions.n_partitions, partitions.n_seeds)
+    out = _check_counts(out, shape, y is not None, sign)
+    total = np.zeros(shape, np.int64)
     for lo, rows in blocks(X, partitions.compute_dtype(X.dtype)):
-        part = None if labels is None else labels[lo : lo + len(rows)]
-        total += run(rows, partitions, None, part, classes, lo).sum(axis=0)
-    members = np.array([len(X)]) if labels is None else np.bincount(labels, minlength=classes)
+        total += count_block(rows, partitions, labels[lo : lo + len(rows)], classes, lo)
+    members = np.array([len(X)]) if y is None else np.bincount(labels, minlength=classes)
     total[:, :, 0] = members[:, None] - total[:, :, 1:].sum(axis=-1)  # cell 0 holds whoever is in no other cell
     out += sign * total.reshape(out.shape)
     return out
@@ -99,9 +102,8 @@ def counts_from_cells(
     """The same counts from stored cells (n, t) instead of rows."""
     cells = check_cells(cells, psi)
     n, t = cells.shape
-    labels, classes = check_labels(y, n, n_classes)
-    out = check_out(out, (t, psi) if labels is None else (classes, t, psi), sign)
-    labels = np.empty(0, np.uint16) if labels is None else labels
+    labels, classes = _check_classes(y, n, n_classes)
+    out = _check_counts(out, (classes, t, psi), y is not None, sign)
     with parallel_entry():
         workers = 1 if cells.size < 1_000_000 else numba.get_num_threads()
         counts = np.zeros((workers, classes, t, psi), np.int64)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
+from l2ul_kernels.codegen.pointers import address as address
 
 MAX_SEEDS = 4096
 #: Values beyond these magnitudes (after centring) could overflow a score; they are refused like infinities.
@@ -20,9 +20,14 @@ def cell_dtype(n_seeds: int) -> np.dtype[Any]:
     return np.dtype(np.uint8 if n_seeds <= 256 else np.uint16)
 
 
-def address(array: NDArray[Any]) -> int:
-    """Where the array's first element lies; the caller keeps the array alive."""
-    return int(array.__array_interface__["data"][0])
+def bits_per_cell(psi: int) -> int:
+    """Bits that a stored cell takes: ceil(log2 psi)."""
+    return int(psi - 1).bit_length()
+
+
+def packed_width(t: int, psi: int) -> int:
+    """Bytes that a row's t cells take when packed."""
+    return (t * bits_per_cell(psi) + 7) // 8
 
 
 def group_columns(m: int) -> tuple[int, int, int]:
@@ -50,13 +55,18 @@ def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = 
     return np.stack([rng.choice(n, n_seeds, replace=False) for _ in range(n_partitions)]).astype(np.int64)
 
 
-class Packed(NamedTuple):
-    """What the kernels read of partitions, with the addresses they read it from."""
+class SeedTable(NamedTuple):
+    """Partitions as the kernels read them; see `Partitions.packed`."""
 
-    columns: NDArray[Any]
-    centre: NDArray[Any]
-    columns_at: int
-    centre_at: int
+    columns: NDArray[Any]  # flat: groups of three, two or one columns
+    centre: NDArray[Any]  # (d,), padded to a vector
+    limit: Any  # largest usable magnitude of a value less centre
+    d: int
+    t: int
+    psi: int
+    threes: int  # how the columns are grouped: those of a partition, or for psi = 2 those of all
+    twos: int
+    ones: int
 
 
 class Partitions:
@@ -82,7 +92,7 @@ class Partitions:
         self.mean = mean
         self.scale = scale
         self.n_partitions, self.n_seeds, self.n_features = seeds.shape
-        self._packed: dict[np.dtype[Any], Packed] = {}
+        self._packed: dict[np.dtype[Any], SeedTable] = {}
 
     @classmethod
     def from_seeds(
@@ -116,7 +126,10 @@ class Partitions:
         array.setflags(write=False)
         ids = None
         if row_ids is not None:
-            ids = np.array(row_ids, dtype=np.int64)
+            ids = np.array(row_ids)
+            if ids.dtype.kind not in "iu":
+                raise TypeError(f"row_ids must be integers, got {ids.dtype}")
+            ids = ids.astype(np.int64)
             if ids.shape != (t, psi):
                 raise ValueError(f"row_ids must have shape {(t, psi)}, got {ids.shape}")
             ids.setflags(write=False)
@@ -152,7 +165,7 @@ class Partitions:
                 self._fits = bool(np.all(self.seeds.astype(np.float32) == self.seeds))
         return self._fits
 
-    def packed(self, dtype: np.dtype[Any]) -> Packed:
+    def packed(self, dtype: np.dtype[Any]) -> SeedTable:
         """Columns and centre for the kernels, made once per dtype.
 
         Columns: for each group of G columns [c_0 .. c_(G-1), then v_0[k] .. v_(G-1)[k] for k in 0 .. d-1], where seed j
@@ -192,7 +205,7 @@ def _check_standard(
 
 def _pack(
     seeds: NDArray[Any], dtype: np.dtype[Any], mean: NDArray[np.float64] | None, scale: NDArray[np.float64] | None
-) -> Packed:
+) -> SeedTable:
     t, psi, d = seeds.shape
     centre = _centre(seeds.astype(np.float64))
     if mean is None or scale is None:
@@ -213,11 +226,4 @@ def _pack(
     columns = np.ascontiguousarray(joined, dtype).ravel()
     padded = np.zeros(max(d, VECTOR_BYTES // dtype.itemsize), dtype)
     padded[:d] = centre
-    return Packed(columns, padded, address(columns), address(padded))
-
-
-def scratch_bytes(t: int, d: int, dtype: np.dtype[Any], cell: np.dtype[Any], rows: int) -> int:
-    """Memory of one worker: class masks, cells (t, TILE), the tile (at least a vector's width of features, TILE)."""
-    cells = math.ceil(t * rows * cell.itemsize / 64) * 64
-    tile = max(d, VECTOR_BYTES // dtype.itemsize) * rows * dtype.itemsize
-    return 64 + cells + math.ceil(tile / 64) * 64
+    return SeedTable(columns, padded, LIMITS[dtype], d, t, psi, threes, twos, ones)

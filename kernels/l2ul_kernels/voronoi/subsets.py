@@ -7,7 +7,7 @@ then counted at once in the fields of a 64-bit word.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -15,9 +15,10 @@ from numba import prange
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
-from l2ul_kernels.codegen.pointers import prefetch, read
+from l2ul_kernels.codegen.pointers import load_word, prefetch
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.voronoi.assign import bits_per_cell
+from l2ul_kernels.validate import check_bounds, check_class_count, check_labels, check_packed, check_row_ids
+from l2ul_kernels.voronoi.pack import unpack_row
 
 #: Rows per block: as many as an 8-bit field can count.
 BLOCK = 255
@@ -34,9 +35,25 @@ FIELDS = 12
 SERIAL = 200_000
 
 
-def scratch(width: int) -> NDArray[np.uint64]:
-    """What `count_range` works in, for rows of `width` bytes: BLOCK rows of words, then FIELDS rows of counters."""
-    return np.empty((BLOCK + FIELDS, (width + 7) // 8), np.uint64)
+class Store(NamedTuple):
+    """Packed cells of many rows."""
+
+    packed: NDArray[np.uint8]  # (n, width), C-contiguous
+    bits: int  # of a cell; 8 for plain uint8 cells
+    t: int
+    psi: int
+
+
+class Scratch(NamedTuple):
+    """What counting works in; of all workers where there is a first axis more."""
+
+    words: NDArray[np.uint64]  # (BLOCK + FIELDS, width in words): rows, then counters
+    cells: NDArray[np.uint16]  # (t,)
+
+
+def _scratch(store: Store, *workers: int) -> Scratch:
+    words = (*workers, BLOCK + FIELDS, (store.packed.shape[1] + 7) // 8)
+    return Scratch(np.empty(words, np.uint64), np.empty((*workers, store.t), np.uint16))
 
 
 @kernel()
@@ -52,12 +69,11 @@ def _gather_block(packed: Any, ids: Any, i: int, stop: int, y: Any, c: int, word
             ahead = base + ids[i + AHEAD] * width
             prefetch(ahead)
             prefetch(ahead + width - 1)
-        row = base + ids[i] * width
         if c < 0 or y[ids[i]] == c:
             for w in range(full):
-                words[k, w] = read(row + 8 * w, U(0))
+                words[k, w] = load_word(packed, ids[i], 8 * w)
             if rest and full:  # the row's last 8 bytes, shifted: nothing beyond the store is read
-                words[k, full] = read(row + width - 8, U(0)) >> U(8 * (8 - rest))
+                words[k, full] = load_word(packed, ids[i], width - 8) >> U(8 * (8 - rest))
             elif rest:
                 words[k, 0] = U(0)
                 for j in range(rest):
@@ -108,8 +124,10 @@ def _add_fields(words: Any, rows: int, w: int) -> None:
 
 
 @kernel()
-def _count_twos(words: Any, rows: int, t: int, psi: int, counts: Any, at: int) -> None:
-    """Add the counts of `rows` rows of two-bit cells to counts[at ..]."""
+def _count_twos(words: Any, rows: int, counts: Any) -> bool:
+    """Add `rows` rows of two-bit cells to counts (t, psi); whether a cell is not below psi."""
+    t, psi = counts.shape
+    beyond = False
     for w in range((t + 31) // 32):
         _add_fields(words, rows, w)
     for q in range(t):
@@ -117,136 +135,82 @@ def _count_twos(words: Any, rows: int, t: int, psi: int, counts: Any, at: int) -
         which = place % 2 * 2 + place // 2
         shift = U(8 * (q % 32 // 4))
         zeros: Any = rows
-        for v in range(1, psi):
+        for v in range(1, 4):
             k = np.int64((words[BLOCK + 4 * (v - 1) + which, q // 32] >> shift) & BYTE)
-            counts[at + q * psi + v] += k
-            zeros -= k
-        counts[at + q * psi] += zeros
+            if v < psi:
+                counts[q, v] += k
+                zeros -= k
+            else:
+                beyond |= k > 0
+        counts[q, 0] += zeros
+    return beyond
 
 
 @kernel()
-def _count_any(words: Any, rows: int, bits: int, t: int, psi: int, counts: Any, at: int) -> None:
-    """The same for any number of bits per cell."""
-    mask, b = U((1 << bits) - 1), U(bits)
+def _count_any(words: Any, rows: int, bits: int, cells: Any, counts: Any) -> bool:
+    """The same for any number of bits per cell; cells (t,) is scratch."""
+    t, psi = counts.shape
+    last, most, packed = np.uint16(psi - 1), np.uint16(0), words.view(np.uint8)
     for i in range(rows):
-        bit = U(0)
+        unpack_row(packed, i, bits, cells)
         for q in range(t):
-            w, s = bit >> U(6), bit & U(63)
-            cell = words[i, w] >> s
-            if s + b > U(64):
-                cell |= words[i, w + U(1)] << (U(64) - s)
-            counts[U(at + q * psi) + (cell & mask)] += 1
-            bit += b
+            most = max(most, cells[q])
+            counts[q, min(cells[q], last)] += 1
+    return most > last
 
 
 @kernel()
-def count_range(
-    packed: Any,
-    ids: Any,
-    start: int,
-    stop: int,
-    y: Any,
-    c: int,
-    bits: int,
-    t: int,
-    psi: int,
-    words: Any,
-    counts: Any,
-    at: int,
-) -> None:
-    """Add how many of the rows ids[start:stop] lie in each cell to counts[at : at + t * psi].
+def count_range(store: Store, ids: Any, first: int, last: int, y: Any, c: int, scratch: Scratch, counts: Any) -> bool:
+    """Add how many of the rows ids[first:last] lie in each cell to counts (t, psi); whether a cell is not below psi.
 
-    packed (n, width) uint8 with `bits` per cell (8 for plain uint8 cells); ids 1-d int64, all of them rows of packed;
-    only rows of class c, by labels y (n,), unless c < 0; counts 1-d int64; words from `scratch(width)`.
+    ids 1-d int64, all of them rows of the store; only rows of class c, by labels y (n,), unless c < 0.
     """
+    packed, words = store.packed, scratch.words
     base, width = packed.ctypes.data, packed.shape[1]
-    for k in range(start, min(start + AHEAD, stop)):
+    for k in range(first, min(first + AHEAD, last)):
         prefetch(base + ids[k] * width)
-    i = start
-    while i < stop:
-        i, rows = _gather_block(packed, ids, i, stop, y, c, words)
-        if bits == 2:
-            _count_twos(words, rows, t, psi, counts, at)
+    i, beyond = first, False
+    while i < last:
+        i, rows = _gather_block(packed, ids, i, last, y, c, words)
+        if store.bits == 2:
+            beyond |= _count_twos(words, rows, counts)
         else:
-            _count_any(words, rows, bits, t, psi, counts, at)
+            beyond |= _count_any(words, rows, store.bits, scratch.cells, counts)
+    return beyond
 
 
 @kernel()
-def count_classes(
-    packed: Any,
-    ids: Any,
-    start: int,
-    stop: int,
-    y: Any,
-    n_classes: int,
-    bits: int,
-    t: int,
-    psi: int,
-    words: Any,
-    counts: Any,
-) -> None:
-    """The same by class: counts 1-d int64 of (C, t, psi); y (n,) is not read when n_classes is 1."""
-    for c in range(n_classes):
-        only = c if n_classes > 1 else -1
-        count_range(packed, ids, start, stop, y, only, bits, t, psi, words, counts, c * t * psi)
+def _count_sets(store: Store, ids: Any, bounds: Any, first: int, last: int, y: Any, scratch: Scratch, out: Any) -> int:
+    """out[k] (C, t, psi) += counts of the rows ids[bounds[k, 0] : bounds[k, 1]], for k from first to last - 1.
 
-
-@kernel()
-def _count_sets(
-    packed: Any,
-    ids: Any,
-    bounds: Any,
-    first: int,
-    last: int,
-    y: Any,
-    n_classes: int,
-    bits: int,
-    t: int,
-    psi: int,
-    words: Any,
-    out: Any,
-) -> None:
-    """out[k] += counts of the rows ids[bounds[k, 0] : bounds[k, 1]], for k from first to last - 1."""
+    y (n,) is not read if C is 1. Returns how many of the sets have a cell that is not below psi.
+    """
+    beyond, n_classes = 0, out.shape[1]
     for k in range(first, last):
-        count_classes(packed, ids, bounds[k, 0], bounds[k, 1], y, n_classes, bits, t, psi, words, out[k])
+        for c in range(n_classes):
+            only = c if n_classes > 1 else -1
+            beyond += count_range(store, ids, bounds[k, 0], bounds[k, 1], y, only, scratch, out[k, c])
+    return beyond
 
 
 @kernel(parallel=True)
-def _count_sets_parallel(
-    packed: Any, ids: Any, bounds: Any, y: Any, n_classes: int, bits: int, t: int, psi: int, words: Any, out: Any
-) -> None:
-    sets, workers = len(bounds), len(words)
+def _count_sets_parallel(store: Store, ids: Any, bounds: Any, y: Any, scratch: Scratch, out: Any) -> int:
+    sets, workers, beyond = len(bounds), len(scratch.words), 0
     for w in prange(workers):
-        first, last = sets * w // workers, sets * (w + 1) // workers
-        _count_sets(packed, ids, bounds, first, last, y, n_classes, bits, t, psi, words[w], out)
+        own = Scratch(scratch.words[w], scratch.cells[w])
+        beyond += _count_sets(store, ids, bounds, sets * w // workers, sets * (w + 1) // workers, y, own, out)
+    return beyond
 
 
-def check_store(packed: ArrayLike, t: int, psi: int, bits: int | None) -> tuple[NDArray[np.uint8], int]:
-    """(the store as a C-contiguous (n, width) uint8 array, bits per cell)."""
-    packed = np.asarray(packed)
-    bits = bits_per_cell(psi) if bits is None else int(bits)
-    if packed.dtype == np.uint16 and bits == 16:  # plain cells above 256 seeds
-        packed = np.ascontiguousarray(packed, "<u2").view(np.uint8)
-    if packed.dtype != np.uint8:
-        raise TypeError(f"stored cells must be uint8, got {packed.dtype}")
-    if not bits_per_cell(psi) <= bits <= 16:
-        raise ValueError(f"{bits} bits cannot hold cells of psi={psi}")
-    width = (t * bits + 7) // 8
-    if packed.ndim != 2 or packed.shape[1] != width:
-        raise ValueError(f"stored cells must have shape (n, {width}), got {packed.shape}")
-    return np.ascontiguousarray(packed), bits
-
-
-def check_ids(ids: ArrayLike, n: int) -> NDArray[np.int64]:
-    """Row ids as a C-contiguous int64 array, each in 0 .. n - 1."""
-    ids = np.asarray(ids)
-    if ids.size and ids.dtype.kind not in "iu":
-        raise TypeError(f"row ids must be integers, got {ids.dtype}")
-    ids = np.ascontiguousarray(ids, np.int64)
-    if ids.size and (ids.min() < 0 or ids.max() >= n):
-        bad = ids.min() if ids.min() < 0 else ids.max()
-        raise ValueError(f"row {bad} is not among the {n} rows")
-    return ids
+def count_few(packed: NDArray[np.uint8], ids: NDArray[np.int64], t: int, psi: int, bits: int) -> NDArray[np.int64]:
+    """`count_rows` by the calling thread alone and without checks: packed and ids as `check_packed`, `check_row_ids`
+    make them, cells below psi."""
+    store, counts = Store(packed, bits, t, psi), np.zeros((t, psi), np.int64)
+    what = ids, -1, _scratch(store), counts
+    key = ("count few", packed.flags.writeable, ids.flags.writeable)
+    ensure_compiled(key, lambda: count_range(store, ids, 0, 0, *what))
+    count_range(store, ids, 0, len(ids), *what)
+    return counts
 
 
 def count_sets(
@@ -259,44 +223,50 @@ def count_sets(
     n_classes: int | None = None,
     bits: int | None = None,
 ) -> NDArray[np.int64]:
-    """Counts per cell of many sets of stored rows: int64 (m, t, psi), or (m, C, t, psi) by class.
+    """Counts per cell of many sets of stored rows.
 
-    packed (n, width) as `pack_cells` makes it, or plain cells (n, t) with bits=8; ids flat int64; set k has the rows
-    ids[bounds[k, 0] : bounds[k, 1]], bounds (m, 2); y (n,) the class of every stored row.
+    Parameters
+    ----------
+    packed : (n, width) uint8 as `pack_cells` makes it; or plain cells (n, t) uint8 with bits=8, uint16 with bits=16
+    ids : flat integers, numbers of stored rows
+    bounds : (m, 2) integers: set k has the rows ids[bounds[k, 0] : bounds[k, 1]]
+    t, psi : int, partitions and their seeds
+    y, n_classes : (n,) integers, the class of every stored row, and their number: to count by class
+    bits : int, bits of a stored cell, ceil(log2 psi) unless given
+
+    Returns
+    -------
+    (m, t, psi) int64, or (m, C, t, psi) with labels
+
+    Raises
+    ------
+    ValueError, TypeError
+        For rows, labels or cells that do not exist, and for arrays of another shape or type.
     """
-    packed, bits = check_store(packed, t, psi, bits)
-    ids, bounds = check_ids(ids, len(packed)), np.ascontiguousarray(bounds, np.int64)
-    if ids.ndim != 1 or bounds.ndim != 2 or bounds.shape[1] != 2:
-        raise ValueError(f"ids must be flat and bounds of shape (m, 2), got {ids.shape} and {bounds.shape}")
-    sizes = bounds[:, 1] - bounds[:, 0]
-    if len(bounds) and (bounds.min() < 0 or bounds.max() > len(ids) or sizes.min() < 0):
-        raise ValueError(f"bounds must be ranges within the {len(ids)} ids")
+    packed, bits = check_packed(packed, t, psi, bits)
+    ids = check_row_ids(ids, len(packed))
+    bounds = check_bounds(bounds, len(ids))
     if (y is None) != (n_classes is None):
         raise ValueError("labels y and n_classes go together")
-    labels, classes = np.zeros(0, np.uint8) if y is None else np.ascontiguousarray(y), n_classes or 1
-    if y is not None and labels.shape != (len(packed),):
-        raise ValueError(f"y must have shape ({len(packed)},) to match the store, got {labels.shape}")
-    if labels.dtype.kind not in "iu":
-        raise TypeError(f"labels y must be integers, got {labels.dtype}")
-    out = np.zeros((len(bounds), classes * t * psi), np.int64)
-    _run_sets(packed, ids, bounds, (labels, classes, bits, t, psi), out)
-    return out.reshape((-1, t, psi) if y is None else (-1, classes, t, psi))
+    classes = 1 if n_classes is None else check_class_count(n_classes)
+    labels = np.zeros(0, np.uint8) if y is None else check_labels(y, len(packed), classes, of="the store")
+    out = np.zeros((len(bounds), classes, t, psi), np.int64)
+    if _run_sets(Store(packed, bits, t, psi), ids, bounds, labels, out):
+        raise ValueError(f"stored cells must lie in 0..{psi - 1}: there are others among the rows")
+    return out[:, 0] if y is None else out
 
 
-def _run_sets(packed: Any, ids: Any, bounds: Any, what: tuple[Any, ...], out: NDArray[np.int64]) -> None:
-    y, t = what[0], what[3]
-    key = (packed.flags.writeable, ids.flags.writeable, y.dtype, y.flags.writeable)
-    words = scratch(packed.shape[1])
-    if len(ids) * t < SERIAL or len(bounds) == 1:
-        run = lambda last: _count_sets(packed, ids, bounds, 0, last, *what, words, out)  # noqa: E731
-        ensure_compiled(("count sets", *key), lambda: run(0))
-        run(len(bounds))
-        return
+def _run_sets(store: Store, ids: Any, bounds: Any, labels: Any, out: NDArray[np.int64]) -> int:
+    if len(ids) * store.t < SERIAL or len(bounds) == 1:
+        one = _scratch(store)
+        run = lambda last: _count_sets(store, ids, bounds, 0, last, labels, one, out)  # noqa: E731
+        ensure_compiled(("count sets", labels.dtype), lambda: run(0))
+        return run(len(bounds))
     with parallel_entry():
-        many = np.empty((min(numba.get_num_threads(), len(bounds)), *words.shape), np.uint64)
-        each = lambda some: _count_sets_parallel(packed, ids, some, *what, many, out)  # noqa: E731
-        ensure_compiled(("count sets in parallel", *key), lambda: each(bounds[:0]))
-        each(bounds)
+        many = _scratch(store, min(numba.get_num_threads(), len(bounds)))
+        each = lambda some: _count_sets_parallel(store, ids, some, labels, many, out)  # noqa: E731
+        ensure_compiled(("count sets in parallel", labels.dtype), lambda: each(bounds[:0]))
+        return each(bounds)
 
 
 def count_rows(
@@ -308,7 +278,7 @@ def count_rows(
     n_classes: int | None = None,
     bits: int | None = None,
 ) -> NDArray[np.int64]:
-    """Counts per cell of the stored rows `ids`: int64 (t, psi), or (C, t, psi) by class; see `count_sets`."""
+    """Counts per cell of stored rows `ids`: (t, psi) int64, or (C, t, psi) by class; see `count_sets`."""
     ids = np.asarray(ids)
     pieces = 1 if ids.size * t < SERIAL else numba.get_num_threads()  # sums of integers: the split does not show
     edges = np.linspace(0, ids.size, pieces + 1).astype(np.int64)

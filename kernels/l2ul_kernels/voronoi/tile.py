@@ -6,7 +6,8 @@ instead of psi. To run them at the speed of a matrix product, R vectors of W row
 as accumulators while a loop runs over the features. LLVM serialises such accumulators when they come from plain loops;
 emitted as vector phi nodes it keeps them, and lowers them to whatever the CPU has (AVX-512, AVX2, SSE2, NEON).
 
-A tile holds TILE = R * W rows, transposed to (d, TILE) so that rows lie in lanes. The primitives work on raw addresses:
+A tile holds TILE = R * W rows, transposed to features (d, TILE) so that rows lie in lanes; its cells are (t, TILE).
+Both begin with a cache line. The element type, and with it TILE, is that of `features`. The primitives:
 
 - ``load_tile``     rows of X -> transposed, centred tile; reports values that are not usable numbers
 - ``nearest``       tile x one partition -> TILE cell numbers of one or two bytes; nearest4, nearest2 for psi 4 and 2
@@ -21,12 +22,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.llvm import I8, I32, I64, PTR, VECTOR_BYTES, Emit, R, tile_rows, transpose
+from l2ul_kernels.codegen.llvm import I8, I32, I64, PTR, VECTOR_BYTES, Emit, R, data_pointer, tile_rows, transpose
+from l2ul_kernels.codegen.twins import intrinsic, memory
 
 #: Only `l2ul bench kernels` turns this off, to measure what looking for NaN costs.
 CHECK_VALUES = True
@@ -39,18 +42,25 @@ def _masked_load(e: Emit, address: ir.Value, mask: ir.Value) -> ir.Value:
     return e.b.call(function, [address, ir.Constant(I32, e.itemsize), mask, ir.Constant(e.vector, None)])
 
 
-@intrinsic
-def load_tile(typingctx: Any, tile: Any, x: Any, stride: Any, last: Any, d: Any, centre: Any, limit: Any) -> Any:
-    """Rows x[0..last] (clamped, so a short tile repeats its last row) -> tile (d, TILE), minus centre.
+def _load_tile(features: Any, x: int, stride: int, last: int, d: int, centre: Any, limit: Any) -> int:
+    rows = memory(x, (last + 1, d), features.dtype, (stride, features.itemsize))
+    features[:d] = (rows[np.minimum(np.arange(features.shape[1]), last)] - centre[:d]).T
+    return int(not (np.abs(features[:d]) <= limit).all())
 
-    `x`, `tile`, `centre` are addresses, `stride` is in bytes. Tile and centre have room for at least W features.
+
+@intrinsic(twin=_load_tile)
+def load_tile(typingctx: Any, features: Any, x: Any, stride: Any, last: Any, d: Any, centre: Any, limit: Any) -> Any:
+    """Rows x[0..last] (clamped, so a short tile repeats its last row) -> features (d, TILE), minus centre.
+
+    `x` is an address, `stride` is in bytes. Features and centre have room for at least W features.
     Returns 1 when a value is NaN or beyond `limit` in magnitude (infinities are), else 0.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         e = Emit(builder, signature.args[6])
         tile, x, stride, last, d, centre, limit = args
-        tile, x, centre = (builder.inttoptr(a, PTR) for a in (tile, x, centre))
+        tile, centre = (data_pointer(context, builder, signature.args[i], args[i]) for i in (0, 5))
+        x = builder.inttoptr(x, PTR)
         width = e.const(e.lanes)
         final = builder.sub(d, width)
         short = builder.icmp_signed("<", d, width)
@@ -85,7 +95,7 @@ def load_tile(typingctx: Any, tile: Any, x: Any, stride: Any, last: Any, d: Any,
         bits = builder.bitcast(over, ir.IntType(e.lanes))
         return builder.zext(builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)), I64)
 
-    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, limit), codegen
+    return types.int64(features, types.int64, types.int64, types.int64, types.int64, centre, limit), codegen
 
 
 # ------------------------------------------------------------------------------------------------------- nearest seed
@@ -127,6 +137,14 @@ def _next_group(e: Emit, columns: ir.Value, d: ir.Value, group: int) -> ir.Value
     return e.at(columns, e.b.mul(e.b.add(d, e.const(1)), e.const(group)))
 
 
+def _cells_at(context: Any, builder: ir.IRBuilder, signature: Any, args: Any, i: int) -> tuple[ir.Value, ir.IntType]:
+    """Where cells[p] begins for the operands i and i + 1, the array and p; and the type of a cell."""
+    cell = ir.IntType(signature.args[i].dtype.bitwidth)
+    rows = tile_rows(signature.args[0].dtype.bitwidth // 8)
+    place = builder.mul(args[i + 1], ir.Constant(I64, rows))
+    return builder.gep(data_pointer(context, builder, signature.args[i], args[i]), [place], source_etype=cell), cell
+
+
 def _store_cells(e: Emit, cells: list[ir.Value], out: ir.Value, cell: ir.IntType) -> None:
     """R vectors of indices -> TILE small integers at `out`."""
     while len(cells) > 1:
@@ -147,19 +165,39 @@ def _nearest_of(e: Emit, acc: list[list[ir.Value]], r: int) -> tuple[ir.Value, i
     return best, where
 
 
-@intrinsic
-def nearest(
-    typingctx: Any, tile: Any, columns: Any, d: Any, threes: Any, twos: Any, out: Any, like: Any, cell: Any
-) -> Any:
-    """Cells of one tile in one partition of psi >= 3 seeds: `threes` groups of three columns, then `twos` of two.
+def _scores_of(features: Any, columns: Any, at: int, d: int, groups: tuple[int, int, int]) -> NDArray[Any]:
+    """The twin of all calls of `_scores` for (threes, twos, ones) groups that begin with columns[at]."""
+    found = []
+    for group, count in zip((3, 2, 1), groups, strict=True):
+        for _ in range(count):
+            own = columns[at : at + (d + 1) * group].reshape(d + 1, group, 1)
+            score = np.repeat(own[0], features.shape[1], axis=1)
+            for k in range(d):  # one after the other: equal columns have equal scores
+                score += own[1 + k] * features[k]
+            found.append(score)
+            at += own.size
+    return np.concatenate(found)
 
-    `tile`, `columns`, `out` are addresses; `like` and `cell` give the element type and the integer type of a cell.
+
+def _nearest(features: Any, columns: Any, at: int, d: int, threes: int, twos: int, cells: Any, p: int) -> None:
+    scores = _scores_of(features, columns, at, d, (threes, twos, 0))
+    cells[p] = np.concatenate([np.zeros_like(scores[:1]), scores]).argmin(axis=0)
+
+
+@intrinsic(twin=_nearest)
+def nearest(
+    typingctx: Any, features: Any, columns: Any, at: Any, d: Any, threes: Any, twos: Any, cells: Any, p: Any
+) -> Any:
+    """cells[p] = those of one tile in one partition of psi >= 3 seeds, whose columns begin with columns[at].
+
+    `threes` groups of three columns, then `twos` of two.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = Emit(builder, signature.args[6])
-        tile, columns, d, threes, twos, out = args[:6]
-        tile, columns, out = (builder.inttoptr(a, PTR) for a in (tile, columns, out))
+        e = Emit(builder, signature.args[0].dtype)
+        tile, columns, _, d, threes, twos = args[:6]
+        tile, columns = (data_pointer(context, builder, signature.args[i], args[i]) for i in (0, 1))
+        columns, (out, cell) = e.at(columns, args[2]), _cells_at(context, builder, signature, args, 6)
         zero = ir.Constant(e.vector, [0.0] * e.lanes)  # the score of seed 0
         best = [cgutils.alloca_once_value(builder, zero) for _ in range(R)]
         index = [cgutils.alloca_once_value(builder, e.isplat(0)) for _ in range(R)]
@@ -179,44 +217,50 @@ def nearest(
                     builder.store(e.pick(less, builder.add(firsts, where), builder.load(index[r])), index[r])
                 builder.store(builder.add(first, ir.Constant(e.int, group)), seed)
                 builder.store(_next_group(e, here, d, group), column)
-        _store_cells(e, [builder.load(i) for i in index], out, ir.IntType(signature.args[7].bitwidth))
+        _store_cells(e, [builder.load(i) for i in index], out, cell)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6, like, cell), codegen
+    return types.void(features, columns, *[types.int64] * 4, cells, types.int64), codegen
 
 
-@intrinsic
-def nearest4(typingctx: Any, tile: Any, columns: Any, d: Any, out: Any, like: Any) -> Any:
-    """Cells of one tile in one partition of 4 seeds, by a tournament: (seed 0, a) against (b, c)."""
+def _nearest4(features: Any, columns: Any, at: int, d: int, cells: Any, p: int) -> None:
+    _nearest(features, columns, at, d, 1, 0, cells, p)
+
+
+@intrinsic(twin=_nearest4)
+def nearest4(typingctx: Any, features: Any, columns: Any, at: Any, d: Any, cells: Any, p: Any) -> Any:
+    """`nearest` for 4 seeds, by a tournament: (seed 0, a) against (b, c)."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = Emit(builder, signature.args[4])
-        tile, columns, d, out = args[:4]
-        tile, columns, out = (builder.inttoptr(a, PTR) for a in (tile, columns, out))
+        e = Emit(builder, signature.args[0].dtype)
+        tile, columns = (data_pointer(context, builder, signature.args[i], args[i]) for i in (0, 1))
+        columns, (out, cell) = e.at(columns, args[2]), _cells_at(context, builder, signature, args, 4)
         zero = ir.Constant(e.vector, [0.0] * e.lanes)
-        a, b, c = _scores(e, tile, columns, d, 3)
-        cells = []
+        a, b, c = _scores(e, tile, columns, args[3], 3)
+        found = []
         for r in range(R):
             second_pair = e.sign(builder.fsub(e.minimum(c[r], b[r]), e.minimum(a[r], zero)))
             in_first = builder.sub(e.isplat(0), e.sign(a[r]))
             in_second = builder.sub(e.isplat(2), e.sign(builder.fsub(c[r], b[r])))
-            cells.append(e.pick(second_pair, in_second, in_first))
-        _store_cells(e, cells, out, I8)
+            found.append(e.pick(second_pair, in_second, in_first))
+        _store_cells(e, found, out, cell)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 4, like), codegen
+    return types.void(features, columns, types.int64, types.int64, cells, types.int64), codegen
 
 
-@intrinsic
-def nearest2(
-    typingctx: Any, tile: Any, columns: Any, d: Any, threes: Any, twos: Any, ones: Any, out: Any, like: Any
-) -> Any:
+def _nearest2(features: Any, columns: Any, d: int, threes: int, twos: int, ones: int, cells: Any) -> None:
+    cells[:] = _scores_of(features, columns, 0, d, (threes, twos, ones)) < 0
+
+
+@intrinsic(twin=_nearest2)
+def nearest2(typingctx: Any, features: Any, columns: Any, d: Any, threes: Any, twos: Any, ones: Any, cells: Any) -> Any:
     """Cells of one tile in all partitions of 2 seeds: one column each, taken in groups of three, two and one."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = Emit(builder, signature.args[7])
-        tile, columns, d, threes, twos, ones, out = args[:7]
-        tile, columns, out = (builder.inttoptr(a, PTR) for a in (tile, columns, out))
+        e = Emit(builder, signature.args[0].dtype)
+        d, threes, twos, ones = args[2:6]
+        tile, columns, out = (data_pointer(context, builder, signature.args[i], args[i]) for i in (0, 1, 6))
         column = cgutils.alloca_once_value(builder, columns)
         target = cgutils.alloca_once_value(builder, out)
         for group, count in ((3, threes), (2, twos), (1, ones)):
@@ -229,47 +273,59 @@ def nearest2(
                 builder.store(_next_group(e, here, d, group), column)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 7, like), codegen
+    return types.void(features, columns, *[types.int64] * 4, cells), codegen
 
 
 # ---------------------------------------------------------------------------------------------- using a tile's cells
 
 
-@intrinsic
-def rows_in_cell(typingctx: Any, cells: Any, cell: Any, like: Any) -> Any:
-    """Bit i is set where row i of a tile (TILE bytes at `cells`) lies in `cell`."""
+def _rows_in_cell(cells: Any, p: int, cell: int, features: Any) -> np.uint64:
+    return np.uint64(sum(1 << int(i) for i in np.flatnonzero(cells[p] == cell)))
+
+
+@intrinsic(twin=_rows_in_cell)
+def rows_in_cell(typingctx: Any, cells: Any, p: Any, cell: Any, features: Any) -> Any:
+    """Bit i is set where row i of a tile lies in `cell` of partition p; cells (t, TILE) uint8."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        rows = tile_rows(signature.args[2].bitwidth // 8)
-        e = Emit(builder, signature.args[2])
+        e = Emit(builder, signature.args[3].dtype)
+        rows = tile_rows(e.itemsize)
         vector = ir.VectorType(I8, rows)
-        found = builder.load(builder.inttoptr(args[0], PTR), align=1, typ=vector)
-        same = builder.icmp_unsigned("==", found, e.splat(builder.trunc(args[1], I8), vector))
+        data = data_pointer(context, builder, signature.args[0], args[0])
+        place = builder.gep(data, [builder.mul(args[1], e.const(rows))], source_etype=I8)
+        found = builder.load(place, align=1, typ=vector)
+        same = builder.icmp_unsigned("==", found, e.splat(builder.trunc(args[2], I8), vector))
         mask = builder.bitcast(same, ir.IntType(rows))
         return mask if rows == 64 else builder.zext(mask, I64)
 
-    return types.uint64(types.int64, types.int64, like), codegen
+    return types.uint64(cells, types.int64, types.int64, features), codegen
 
 
-@intrinsic
-def transpose16(typingctx: Any, cells: Any, out: Any, stride: Any, like: Any) -> Any:
-    """Bytes of 16 partitions (TILE apart at `cells`) x 16 or more rows -> rows `stride` apart at `out`.
+def _transpose16(cells: Any, p: int, i: int, out: Any, row: int, features: Any) -> int:
+    out[row : row + 16, p : p + 16] = cells[p : p + 16, i : i + 16].T
+    return 16
+
+
+@intrinsic(twin=_transpose16)
+def transpose16(typingctx: Any, cells: Any, p: Any, i: Any, out: Any, row: Any, features: Any) -> Any:
+    """cells[p : p + 16, i:] of a tile -> out[row:, p : p + 16], uint8, both C-contiguous; TILE is at least 16.
 
     Returns how many rows were written: 16 to a 128-bit lane.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        e = Emit(builder, signature.args[3])
+        e = Emit(builder, signature.args[5].dtype)
         rows = tile_rows(e.itemsize)
         lanes = min(rows, VECTOR_BYTES) // 16
         if lanes == 0:  # the caller does not come here with tiles of fewer than 16 rows
             return e.const(0)
         vector = ir.VectorType(I8, 16 * lanes)
-        cells, out = (builder.inttoptr(a, PTR) for a in args[:2])
-        v = [
-            builder.load(builder.gep(cells, [e.const(i * rows)], source_etype=I8), align=1, typ=vector)
-            for i in range(16)
-        ]
+        found, target = (data_pointer(context, builder, signature.args[k], args[k]) for k in (0, 3))
+        first = builder.add(builder.mul(args[1], e.const(rows)), args[2])
+        stride = builder.extract_value(context.make_array(signature.args[3])(context, builder, args[3]).shape, 1)
+        to = builder.add(builder.mul(args[4], stride), args[1])
+        starts = [builder.add(first, e.const(i * rows)) for i in range(16)]
+        v = [builder.load(builder.gep(found, [at], source_etype=I8), align=1, typ=vector) for at in starts]
         halves = [
             [
                 lane + 8 * half + i + 16 * lanes * side
@@ -283,9 +339,9 @@ def transpose16(typingctx: Any, cells: Any, out: Any, stride: Any, like: Any) ->
             v = [e.shuffle(v[i], v[i + 8], half) for i in range(8) for half in halves]
         for lane in range(lanes):
             for i, value in enumerate(v):
-                row = builder.gep(out, [builder.mul(args[2], e.const(16 * lane + i))], source_etype=I8)
+                place = builder.add(to, builder.mul(stride, e.const(16 * lane + i)))
                 part = value if lanes == 1 else e.shuffle(value, value, list(range(16 * lane, 16 * lane + 16)))
-                builder.store(part, row, align=1)
+                builder.store(part, builder.gep(target, [place], source_etype=I8), align=1)
         return e.const(16 * lanes)
 
-    return types.int64(types.int64, types.int64, types.int64, like), codegen
+    return types.int64(cells, types.int64, types.int64, out, types.int64, features), codegen

@@ -11,14 +11,15 @@ block, word i appears in 256 - i partial sums, so both sums are plain dot produc
 import os
 
 import h5py
-import numba
 import numpy as np
+
+from l2ul_kernels.codegen.jit import kernel
 
 _BLOCK = 256  # words; the largest weighted sum of a block, 256 * 257 / 2 * 65535, still fits 32 bits
 _WEIGHTS = np.arange(_BLOCK, 0, -1, dtype=np.uint32)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _sums(words, weights):  # type: ignore[no-untyped-def]
     """(sum1, sum2) modulo 65535 of words (k,) uint16; weights is _WEIGHTS."""
     sum1 = np.int64(0)

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
-import numba
 import numpy as np
 from numba import carray
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.file.chunks import chunk_offsets, fletcher32, is_plain
 from l2ul_fast.errors import DataError
-from l2ul_kernels.codegen.pointers import pointer, prefetch
-from l2ul_kernels.voronoi.partitions import address
+from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.codegen.pointers import address, pointer, prefetch
 
 #: Rows asked for before they are copied.
 AHEAD = 16
@@ -27,14 +26,35 @@ NEAR = 12
 NOTHING, NO_ROWS = np.empty(0), np.empty((0, 0), np.float32)
 
 
-@numba.njit(nogil=True, cache=True)
-def _gather(places, first_rows, near, chunk_rows, ids, mean, inverse_scale, raw, out):  # type: ignore[no-untyped-def]
-    """raw[i] = the bytes of row ids[i] of files whose rows are numbered one file after the other.
+class Places(NamedTuple):
+    """Where the rows of files lie in memory, numbered one file after the other."""
 
-    File f has the rows first_rows[f] .. first_rows[f + 1] - 1, in chunks of chunk_rows[f] rows; chunk c of it lies at
-    the address places[f, c]. near[row >> NEAR] is a file at or before that of the row. raw (k, row bytes) uint8. Where
-    there is a mean, out (k, d) float32, which are the bytes of raw, becomes (row - mean) * inverse_scale.
+    places: NDArray[np.int64]  # (files, chunks): address of each chunk
+    first_rows: NDArray[np.int64]  # file f has the rows first_rows[f] .. first_rows[f + 1] - 1
+    near: NDArray[np.int64]  # near[row >> NEAR] is a file at or before that of the row
+    chunk_rows: NDArray[np.int64]  # (files,): rows of a chunk
+
+    @classmethod
+    def of(cls, readers: "Sequence[RowReader]") -> "Places | None":
+        """Of files that are mapped, which the caller keeps alive; None if one is not."""
+        chunks = max(-(-reader.n // reader.chunk_rows) for reader in readers)
+        places = np.zeros((len(readers), chunks), np.int64)
+        for f, reader in enumerate(readers):
+            if reader.memory is None:
+                return None
+            places[f, : len(reader.offsets)] = address(reader.memory) + reader.offsets
+        first_rows = np.concatenate([[0], np.cumsum([reader.n for reader in readers])]).astype(np.int64)
+        near = np.searchsorted(first_rows, np.arange(0, first_rows[-1] + 1, 1 << NEAR), side="right") - 1
+        return cls(places, first_rows, near, np.array([reader.chunk_rows for reader in readers], np.int64))
+
+
+@kernel()
+def _gather(files, ids, mean, inverse_scale, raw, out):  # type: ignore[no-untyped-def]
+    """raw[i] = the bytes of row ids[i] of the files (`Places`), raw (k, row bytes) uint8.
+
+    Where there is a mean, out (k, d) float32, which are the bytes of raw, becomes (row - mean) * inverse_scale.
     """
+    places, first_rows, near, chunk_rows = files  # once: each access counts references
     width, n = raw.shape[1], ids.size
     ahead = np.zeros(AHEAD, np.int64)
     for i in range(-AHEAD, n):
@@ -60,34 +80,19 @@ def _gather(places, first_rows, near, chunk_rows, ids, mean, inverse_scale, raw,
                 out[i, j] = np.float32((np.float64(out[i, j]) - mean[j]) * inverse_scale[j])
 
 
-@numba.njit(nogil=True, cache=True)
-def standardise(X, mean, inverse_scale):  # type: ignore[no-untyped-def]
-    """X = (X - mean) * inverse_scale in place; as _gather, bit for bit."""
+@kernel()
+def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-untyped-def]
+    """out[k] = (X[i] - mean) * inverse_scale for the rows i with keep[i]; returns how many. out may be X itself.
+
+    As _gather, bit for bit.
+    """
+    k = 0
     for i in range(X.shape[0]):
-        for j in range(np.uint64(X.shape[1])):
-            X[i, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
-
-
-class Places(NamedTuple):
-    """Where the rows of files lie in memory; see _gather."""
-
-    places: NDArray[np.int64]
-    first_rows: NDArray[np.int64]
-    near: NDArray[np.int64]
-    chunk_rows: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, readers: "Sequence[RowReader]") -> "Places | None":
-        """Of files that are mapped, which the caller keeps alive; None if one is not."""
-        chunks = max(-(-reader.n // reader.chunk_rows) for reader in readers)
-        places = np.zeros((len(readers), chunks), np.int64)
-        for f, reader in enumerate(readers):
-            if reader.memory is None:
-                return None
-            places[f, : len(reader.offsets)] = address(reader.memory) + reader.offsets
-        first_rows = np.concatenate([[0], np.cumsum([reader.n for reader in readers])]).astype(np.int64)
-        near = np.searchsorted(first_rows, np.arange(0, first_rows[-1] + 1, 1 << NEAR), side="right") - 1
-        return cls(places, first_rows, near, np.array([reader.chunk_rows for reader in readers], np.int64))
+        if keep[i]:
+            for j in range(np.uint64(X.shape[1])):
+                out[k, j] = np.float32((np.float64(X[i, j]) - mean[j]) * inverse_scale[j])
+            k += 1
+    return k
 
 
 class RowReader:
@@ -131,7 +136,7 @@ class RowReader:
             self._take_through_h5py(rows, out)
         else:
             self.check_chunks(rows)
-            _gather(*self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
+            _gather(self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
         return out
 
     @property
@@ -181,7 +186,7 @@ def take_standardised(
         if not reader.all_checked:
             low, high = places.first_rows[f : f + 2]
             reader.check_chunks(ids[(ids >= low) & (ids < high)] - low)
-    _gather(*places, ids, mean, inverse_scale, out.view(np.uint8), out)
+    _gather(places, ids, mean, inverse_scale, out.view(np.uint8), out)
 
 
 def load(d: int) -> None:

@@ -2,13 +2,13 @@
 
 Attributes: format, format_version, name, source, n, d, classes, class_counts, mean, variance, scale (of all rows,
 float64; scale 1 for a constant column), split_rule, split_seed, n_train. `source` says what the rows are:
-real:<sha256>, subset:<sha256> or standin:<generator version>:<seed>. Chunk i of X and chunk i of y hold the same rows.
+real:<sha256>, subset:<sha256>, own:<sha256> or standin:<generator version>:<seed>. Chunk i of X and chunk
+i of y hold the same rows.
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -37,7 +37,7 @@ class DatasetFile:
         self.y: h5py.Dataset = file["y"]
         self.name = str(attrs["name"])
         self.source = str(attrs["source"])
-        self.label = source_label(self.source)  # "real", "subset" or "stand-in": belongs in every table and title
+        self.label = source_label(self.source)  # belongs in every table and title
         self.n = int(attrs["n"])
         self.d = int(attrs["d"])
         self.classes = [int(c) for c in attrs["classes"]]
@@ -49,14 +49,6 @@ class DatasetFile:
         self.n_train = int(attrs["n_train"])
         self.chunk_rows = int(self.X.chunks[0])
         self.is_plain = is_plain(self.X)  # not compressed: chunks.read_chunk can read it
-
-    @property
-    def is_standin(self) -> bool:
-        return self.label == "stand-in"
-
-    @property
-    def is_subset(self) -> bool:
-        return self.label == "subset"
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -89,20 +81,13 @@ class DatasetFile:
         """Which of the rows start..stop-1 are training rows, (k,) bool."""
         return train_mask(start, self.n if stop is None else stop, self.split_seed)
 
-    def split(self, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Row ids of the training rows and of the test rows among start..stop-1, int64, ascending."""
-        mask = self.train_mask(start, stop)
-        return np.flatnonzero(mask) + start, np.flatnonzero(~mask) + start
-
     def close(self) -> None:
         self.file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -114,7 +99,8 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
     try:
         file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
-        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+        hint = "make it again" if path.suffix in (".h5", ".hdf5") else f"make one of it with `l2ul data convert {path}`"
+        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: {hint}") from error
     return from_h5py(path, file, str(path))
 
 

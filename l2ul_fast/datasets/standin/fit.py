@@ -21,16 +21,12 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from l2ul_fast.datasets.registry import REGISTRY, get_info
+from l2ul_fast.datasets.registry import REGISTRY, StandIn, get_info
 from l2ul_fast.datasets.standin.kernel import KNOTS, Z_MAX
-from l2ul_fast.datasets.standin.rows import PARAMS_DIR, build_model, fill
+from l2ul_fast.datasets.standin.rows import PARAMS_DIR, build_model, fill, stand_in_of
 from l2ul_fast.datasets.text.formats import read_rows
 from l2ul_fast.datasets.text.rawfiles import find_raw
 
-COMPONENTS = {"magic": 8, "adult": 16, "sepsis": 2, "skin": 24, "covtype": 32, "susy": 6, "higgs": 8}
-BALANCE = {"susy": 0.457565, "higgs": 0.529920}  # of the complete sets; only subsets may be at hand
-ONE_HOT = {"covtype": [(10, 14), (14, 54)]}
-MAX_LEVELS = {"adult": 48}  # columns with more distinct values (default: 16) are continuous
 SAMPLE = 60_000  # rows the mixture is fitted to
 _KNOT_P = ndtr(np.linspace(-Z_MAX, Z_MAX, KNOTS))
 
@@ -39,8 +35,9 @@ Arrays = dict[str, np.ndarray]
 
 def fit_params(name: str, X: np.ndarray, y: np.ndarray, seed: int = 0) -> Arrays:
     """Parameters of the stand-in for X (n, d) and y (n,) in {0, 1}; small arrays, ready for np.savez."""
+    how = stand_in_of(name)
     rng = np.random.default_rng(seed)
-    groups = _categorical(name, X)
+    groups = _categorical(how, X)
     used = {j for a, b, _ in groups for j in range(a, b)}
     columns = np.array([j for j in range(X.shape[1]) if j not in used])
     width = max((levels.size for _, _, levels in groups), default=0)
@@ -48,15 +45,15 @@ def fit_params(name: str, X: np.ndarray, y: np.ndarray, seed: int = 0) -> Arrays
     codes = _codes(X[pick], groups)
     Z = normal_scores(X[pick][:, columns], rng)
     one_hots = [np.eye(levels.size)[codes[:, s]] for s, (_, _, levels) in enumerate(groups)]
-    weight, mean, cov, probs = fit_mixture(Z, one_hots, y[pick], COMPONENTS[name], rng)
-    cat_prob = np.zeros((2, COMPONENTS[name], len(groups), width), np.float32)
+    weight, mean, cov, probs = fit_mixture(Z, one_hots, y[pick], how.components, rng)
+    cat_prob = np.zeros((2, how.components, len(groups), width), np.float32)
     cat_levels = np.zeros((len(groups), width), np.float32)
     for s, (_, _, levels) in enumerate(groups):
         cat_prob[:, :, s, : levels.size] = probs[s]
         cat_levels[s, : levels.size] = levels
     params: Arrays = {
         "d": np.asarray(X.shape[1]),
-        "balance": np.asarray(BALANCE.get(name, y.mean())),
+        "balance": np.asarray(y.mean() if how.balance is None else how.balance),
         "columns": columns.astype(np.int16),
         "integer": np.all(X[:, columns] == np.rint(X[:, columns]), axis=0),
         "weight": weight.astype(np.float32),
@@ -77,13 +74,13 @@ def fit_params(name: str, X: np.ndarray, y: np.ndarray, seed: int = 0) -> Arrays
     return params
 
 
-def _categorical(name: str, X: np.ndarray) -> list[tuple[int, int, np.ndarray]]:
+def _categorical(how: StandIn, X: np.ndarray) -> list[tuple[int, int, np.ndarray]]:
     """(first column, end, level values) of every categorical column and one-hot group."""
-    groups = [(a, b, np.ones(b - a)) for a, b in ONE_HOT.get(name, [])]
+    groups = [(a, b, np.ones(b - a)) for a, b in how.one_hot]
     taken = {j for a, b, _ in groups for j in range(a, b)}
     for j in set(range(X.shape[1])) - taken:
         levels = np.unique(X[:, j])
-        if levels.size <= MAX_LEVELS.get(name, 16):
+        if levels.size <= how.max_levels:
             groups.append((j, j + 1, levels))
     return sorted(groups, key=lambda group: group[0])
 
@@ -301,11 +298,12 @@ def main() -> None:
     parser.add_argument("--out-dir", type=Path, default=PARAMS_DIR, help="where the parameters go")
     args = parser.parse_args()
     args.out_dir.mkdir(parents=True, exist_ok=True)
-    for name in args.names or REGISTRY:
+    for name in args.names or (name for name, info in REGISTRY.items() if info.stand_in is not None):
         print(f"{name}: reading", file=sys.stderr)
         params = fit_params(name, *load_real(name, args.raw_dir))
-        np.savez_compressed(args.out_dir / f"{name}.npz", allow_pickle=False, **params)
-        print(f"{name}: {(args.out_dir / f'{name}.npz').stat().st_size} bytes", file=sys.stderr)
+        path = args.out_dir / stand_in_of(name).parameters
+        np.savez_compressed(path, allow_pickle=False, **params)
+        print(f"{name}: {path.stat().st_size} bytes", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from l2ul_kernels.codegen.jit import kernel
+from l2ul_kernels.splitmix import GOLDEN, mix
 
 KNOTS = 81  # of each column map: on [-5, 5] in steps of 1/8; of 11 million rows about 3 lie beyond either end
 Z_MAX = 5.0
@@ -44,15 +47,7 @@ class Model(NamedTuple):
     pool: np.ndarray  # (2, 2) float64: scale and power of the shared keys of each class; scale 0: no shared keys
 
 
-@njit(nogil=True, cache=True)
-def split64(x):  # type: ignore[no-untyped-def]
-    """splitmix64's finaliser: a bijection of 64-bit words whose output looks random."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True)
+@kernel()
 def _bits(low, high, lane):  # type: ignore[no-untyped-def]
     """32 random bits for one lane of the row with the key (low, high); 32-bit arithmetic so that it vectorises."""
     x = np.uint32(low + np.uint32(lane) * np.uint32(0x9E3779B9))
@@ -63,7 +58,7 @@ def _bits(low, high, lane):  # type: ignore[no-untyped-def]
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _neg_log(u):  # type: ignore[no-untyped-def]
     """-ln(u) for float32 u in (0, 1], without a library call."""
     i = np.float32(u).view(np.int32)
@@ -76,7 +71,7 @@ def _neg_log(u):  # type: ignore[no-untyped-def]
     return -(x + (y * x * square - _HALF * square) + np.float32(e) * _LN2)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _uniform_bits(low, high, width, bits):  # type: ignore[no-untyped-def]
     """bits[lane, r] for the first `width` rows r of the tile."""
     for lane in range(bits.shape[0]):
@@ -84,7 +79,7 @@ def _uniform_bits(low, high, width, bits):  # type: ignore[no-untyped-def]
             bits[lane, r] = _bits(low[r], high[r], lane)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _normals(bits_a, bits_b, width, out_a, out_b):  # type: ignore[no-untyped-def]
     """Box-Muller: two rows of bits become two rows of normals."""
     for r in range(width):
@@ -102,11 +97,11 @@ def _normals(bits_a, bits_b, width, out_a, out_b):  # type: ignore[no-untyped-de
         out_b[r] = radius * (c if swap else s)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-def]
     """Cell and 64-bit key of one row."""
-    key = split64(seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15))
-    u = np.float64(np.int64(split64(key) >> np.uint64(11))) * 2.0**-53
+    key = mix(seed + np.uint64(row) * GOLDEN)
+    u = np.float64(np.int64(mix(key) >> np.uint64(11))) * 2.0**-53
     c = 1 if u >= class_1 else 0
     if pool[c, 0] > 0:
         # Rows of a class draw their key from a pool whose members are wanted ever less often (a shifted Pareto law).
@@ -115,8 +110,8 @@ def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-d
         for _ in range(1, int(pool[c, 1])):
             power *= v
         member = np.uint64(min(pool[c, 0] * (1.0 / power - 1.0), 2.0**60))
-        key = split64(seed ^ split64(member * np.uint64(2) + np.uint64(c) + np.uint64(1)))
-        u = np.float64(np.int64(split64(key) >> np.uint64(11))) * 2.0**-53
+        key = mix(seed ^ mix(member * np.uint64(2) + np.uint64(c) + np.uint64(1)))
+        u = np.float64(np.int64(mix(key) >> np.uint64(11))) * 2.0**-53
         u = class_1 + u * (1.0 - class_1) if c else u * class_1
     cell = guide[min(int(u * guide.size), guide.size - 1)]
     while cell + 1 < starts.size and u >= starts[cell + 1]:
@@ -124,15 +119,16 @@ def _pick(seed, row, starts, guide, class_1, pool):  # type: ignore[no-untyped-d
     return cell, key
 
 
-@njit(nogil=True, cache=True)
-def _add_four(f, k, i, e0, e1, e2, e3, width, z):  # type: ignore[no-untyped-def]
-    """z += the terms i..i + 3 of row k of factor @ eps: four at a time means fewer trips through z."""
+@kernel()
+def _add_four(f, k, i, eps, width, z):  # type: ignore[no-untyped-def]
+    """z += the terms i..i + 3 of row k of f @ eps: four at a time means fewer trips through z."""
     f0, f1, f2, f3 = f[k, i], f[k, i + 1], f[k, i + 2], f[k, i + 3]
+    e0, e1, e2, e3 = eps[i], eps[i + 1], eps[i + 2], eps[i + 3]
     for r in range(width):
         z[r] += (f0 * e0[r] + f1 * e1[r]) + (f2 * e2[r] + f3 * e3[r])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _map_column(z, width, value, slope, integer, knot, x):  # type: ignore[no-untyped-def]
     """x = the column's map at z: linear between knots, constant beyond. Loops apart, so that most vectorise."""
     for r in range(width):
@@ -148,7 +144,7 @@ def _map_column(z, width, value, slope, integer, knot, x):  # type: ignore[no-un
             x[r] = np.floor(x[r] + _HALF)
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _continuous(eps, width, cell, m, z, knot, x):  # type: ignore[no-untyped-def]
     """x[column] = map(mean + factor @ eps) for the continuous columns of a tile of one cell."""
     c = 1 if 2 * cell >= m.starts.size else 0
@@ -156,11 +152,11 @@ def _continuous(eps, width, cell, m, z, knot, x):  # type: ignore[no-untyped-def
     for k in range(m.columns.size):
         z[:width] = m.mean[cell, k]
         for i in range(0, k + 1, 4):  # beyond k the factor is padded with zeros
-            _add_four(factor, k, i, eps[i], eps[i + 1], eps[i + 2], eps[i + 3], width, z)
+            _add_four(factor, k, i, eps, width, z)
         _map_column(z, width, m.value[c, k], m.slope[c, k], m.integer[k], knot, x[m.columns[k]])
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _categorical(bits, first, width, cell, m, level, x):  # type: ignore[no-untyped-def]
     """Categorical columns and one-hot groups of a tile of one cell, from bits[first:]."""
     for g in range(m.cat_column.size):
@@ -180,23 +176,24 @@ def _categorical(bits, first, width, cell, m, level, x):  # type: ignore[no-unty
                 x[j, r] = m.cat_levels[g, level[r]]
 
 
-@njit(nogil=True, cache=True)
-def _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y):  # type: ignore[no-untyped-def]
-    """Pick cells and keys of the rows low..high of y; order[ends[c]:ends[c + 1]] are the rows of cell c."""
+@kernel()
+def _sort_by_cell(seed, first, m, cells, keys, order, ends, y):  # type: ignore[no-untyped-def]
+    """Pick cells and keys of the rows first, first + 1, .. and their labels y; order[ends[c]:ends[c + 1]] are the rows
+    of cell c, from 0."""
     ends[:] = 0
     starts, guide, class_1, pool = m.starts, m.guide, m.class_1, m.pool  # once: each access counts references
-    for r in range(high - low):
-        cells[r], keys[r] = _pick(seed, first + low + r, starts, guide, class_1, pool)
+    for r in range(y.size):
+        cells[r], keys[r] = _pick(seed, first + r, starts, guide, class_1, pool)
         ends[cells[r] + 2] += 1
-        y[low + r] = 2 * cells[r] >= starts.size
+        y[r] = 2 * cells[r] >= starts.size
     for c in range(2, ends.size):
         ends[c] += ends[c - 1]
-    for r in range(high - low):
+    for r in range(y.size):
         order[ends[cells[r] + 1]] = r
         ends[cells[r] + 1] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def]
     """Rows low..high of X and y, at most _BLOCK. Rows of one cell go together: SIMD lanes are rows."""
     d = X.shape[1]
@@ -209,7 +206,7 @@ def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def
     bits = np.empty((2 * pairs + m.cat_column.size, _TILE), np.uint32)
     eps = np.zeros((2 * pairs + 3, _TILE), np.float32)
     z, x = np.empty(_TILE, np.float32), np.empty((d, _TILE), np.float32)
-    _sort_by_cell(seed, first, low, high, m, cells, keys, order, ends, y)
+    _sort_by_cell(seed, first + low, m, cells, keys, order, ends, y[low:high])
     for cell in range(m.starts.size):
         for start in range(ends[cell], ends[cell + 1], _TILE):
             size = min(_TILE, ends[cell + 1] - start)
@@ -228,7 +225,7 @@ def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def
                     X[row, j] = x[j, r]
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@kernel(parallel=True)
 def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
     """Rows first, first + 1, ... into X (n, d) and y (n,), by all threads of numba."""
     n = X.shape[0]
@@ -236,7 +233,7 @@ def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
         _fill_block(first, seed, m, X, y, block * _BLOCK, min(n, (block + 1) * _BLOCK))
 
 
-@njit(nogil=True, cache=True)
+@kernel()
 def fill_rows_here(first, seed, m, X, y):  # type: ignore[no-untyped-def]
     """The same by the calling thread alone, so that any number of threads may call it at once."""
     n = X.shape[0]

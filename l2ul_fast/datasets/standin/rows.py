@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 from numba import get_num_threads
 
-from l2ul_fast.datasets.registry import get_info
-from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here, split64
+from l2ul_fast.datasets.registry import StandIn, get_info
+from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here
 from l2ul_fast.errors import DataError
+from l2ul_kernels.splitmix import mix
 
 GENERATOR_VERSION = "1"
 MIN_ROWS = 100
@@ -33,9 +34,16 @@ PARAMS_DIR = Path(__file__).parent / "parameters"
 @cache
 def load_model(name: str) -> Model:
     """The fitted parameters of the stand-in for dataset `name`, ready for the kernel."""
-    get_info(name)  # refuses an unknown name
-    with np.load(PARAMS_DIR / f"{name}.npz", allow_pickle=False) as stored:
+    with np.load(PARAMS_DIR / stand_in_of(name).parameters, allow_pickle=False) as stored:
         return build_model(dict(stored))
+
+
+def stand_in_of(name: str) -> StandIn:
+    """How the stand-in of this dataset is made; DataError where there is none."""
+    how = get_info(name).stand_in
+    if how is None:
+        raise DataError(f"there is no stand-in for {name}, only its own rows")
+    return how
 
 
 def build_model(p: dict[str, np.ndarray]) -> Model:
@@ -76,7 +84,7 @@ def fill(model: Model, start: int, seed: int, X: np.ndarray, y: np.ndarray, alon
     By all threads of numba, or alone by the calling one.
     """
     # uint64 again: numba hands results back as Python integers, and one dtype means one compiled kernel.
-    key = np.uint64(split64(np.uint64(seed + 1)))
+    key = np.uint64(mix(np.uint64(seed + 1)))
     (fill_rows_here if alone else fill_rows)(start, key, model, X, y)
 
 

@@ -8,11 +8,10 @@ have a checksum in every chunk, verified whenever a chunk is read.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,44 +21,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.datasets.file.hdf5 import DatasetFile, from_h5py, open_dataset
-from l2ul_fast.datasets.moments import round24, scale_of
+from l2ul_fast.datasets.moments import pooled, round24, scale_of
+from l2ul_fast.datasets.stream.shards import Source, fsspec, is_url, named
 from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.files import write_atomic
 
 FORMAT = "l2ul-manifest"
 FORMAT_VERSION = 1
 
 
-def is_url(path: str) -> bool:
-    """Whether fsspec has to open it."""
-    return "://" in path
-
-
-def _fsspec() -> Any:
-    try:
-        import fsspec
-    except ImportError:
-        raise UserError("reading URLs needs the package fsspec: pip install 'l2ul-fast[dask]'") from None
-    return fsspec
-
-
-def expand(source: Sequence[str | os.PathLike[str]]) -> list[str]:
+def expand(source: Source) -> list[str]:
     """The shards that paths, URLs and patterns with wildcards name, in order; local paths become absolute."""
-    found: list[str] = []
-    for word in (os.fspath(item) for item in source):
-        if not glob.has_magic(word) or (not is_url(word) and Path(word).exists()):
-            found.append(word if is_url(word) else os.path.abspath(word))
-            continue
-        if is_url(word):
-            files = _fsspec().core.get_fs_token_paths(word)
-            matches = sorted(files[0].unstrip_protocol(path) for path in files[2])
-        else:
-            matches = sorted(map(os.path.abspath, glob.glob(word)))
-        if not matches:
-            raise DataError(f"no file matches {word}")
-        found += matches
-    if not found:
-        raise DataError("no dataset file was given")
-    return found
+    return [path if is_url(path) else os.path.abspath(path) for path in named(source)]
 
 
 def open_shard(path: str) -> DatasetFile:
@@ -67,7 +40,7 @@ def open_shard(path: str) -> DatasetFile:
     if not is_url(path):
         return open_dataset(path)
     try:
-        stream = _fsspec().open(path, "rb").open()
+        stream = fsspec().open(path, "rb").open()
     except (OSError, ValueError, ImportError) as error:
         raise DataError(f"cannot open {path}: {str(error).splitlines()[0] if str(error) else 'not there'}") from error
     try:
@@ -144,11 +117,8 @@ class Manifest:
         self.first_rows = np.concatenate([[0], np.cumsum(sizes)])
         self.n, self.d, self.classes = int(sizes.sum()), first.d, list(first.classes)
         self.label = " + ".join(sorted({shard.label for shard in self.shards}))
-        share = sizes / self.n
-        means = np.array([shard.mean for shard in self.shards])
-        mean = share @ means
-        self.mean = round24(mean)
-        self.scale = round24(scale_of(share @ (np.array([s.variance for s in self.shards]) + (means - mean) ** 2)))
+        mean, variance = pooled(sizes, [shard.mean for shard in self.shards], [s.variance for s in self.shards])
+        self.mean, self.scale = round24(mean), round24(scale_of(variance))
 
     def rows_of(self, part: str) -> int:
         """How many rows count as "all", "train" or "test"."""
@@ -165,8 +135,6 @@ class Manifest:
 
     def save(self, path: Path) -> None:
         """Write the manifest as JSON: the whole file or nothing."""
-        from l2ul_fast.measure.records import write_atomic
-
         shards = [asdict(shard) | {"first_row": int(r)} for shard, r in zip(self.shards, self.first_rows, strict=False)]
         facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": self.n, "d": self.d, "shards": shards}
         try:

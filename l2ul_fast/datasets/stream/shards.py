@@ -1,19 +1,22 @@
 """One dataset file or several as one: row numbers run through, and any rows can be taken by their numbers."""
 
+from __future__ import annotations
+
 import contextlib
 import glob
 import os
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.file.gather import Places, RowReader, standardise, take_standardised
+from l2ul_fast.datasets.file.gather import Places, RowReader, standardise_rows, take_standardised
 from l2ul_fast.datasets.file.hdf5 import DatasetFile, open_dataset
-from l2ul_fast.datasets.moments import scale_of
-from l2ul_fast.errors import DataError
+from l2ul_fast.datasets.moments import pooled, scale_of
+from l2ul_fast.errors import DataError, UserError
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -21,13 +24,13 @@ Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Shards:
     """One dataset file, or several with the same columns and classes as if they were one; row numbers run through."""
 
-    def __init__(self, source: Source | DatasetFile) -> None:
-        self.files: list[DatasetFile] = [source] if isinstance(source, DatasetFile) else []
-        self.paths = [source.path] if isinstance(source, DatasetFile) else _paths(source)
+    def __init__(self, source: Source = (), files: Sequence[DatasetFile] = ()) -> None:
+        """Open what `source` names, or take `files`, which are open already."""
+        self.files = list(files)
+        self.paths = [file.path for file in files] or [Path(path) for path in named(source)]
         try:
-            if not isinstance(source, DatasetFile):
-                for path in self.paths:
-                    self.files.append(open_dataset(path))
+            for path in self.paths[len(self.files) :]:
+                self.files.append(open_dataset(path))
             first = self.files[0]
             for file in self.files[1:]:
                 if (file.d, file.classes) != (first.d, first.classes):
@@ -39,10 +42,8 @@ class Shards:
         self.first_rows = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.n, self.d, self.classes = int(sizes.sum()), first.d, first.classes
         self.label = " + ".join(sorted({file.label for file in self.files}))
-        share = sizes / self.n
-        self.mean = np.sum([s * f.mean for s, f in zip(share, self.files, strict=True)], axis=0)
-        spread = [s * (f.variance + (f.mean - self.mean) ** 2) for s, f in zip(share, self.files, strict=True)]
-        self.scale = first.scale if len(self.files) == 1 else scale_of(np.sum(spread, axis=0))
+        self.mean, variance = pooled(sizes, [f.mean for f in self.files], [f.variance for f in self.files])
+        self.scale = first.scale if len(self.files) == 1 else scale_of(variance)
         self._readers: dict[int, RowReader] = {}
         self._places: Places | None = None
 
@@ -85,7 +86,7 @@ class Shards:
             self._places = Places.of(readers)
         if self._places is None or not X.flags.c_contiguous:
             self.take_X(ids, X)
-            standardise(X, mean, inverse_scale)
+            standardise_rows(X, mean, inverse_scale, np.ones(len(X), np.bool_), X)
         else:
             take_standardised(readers, self._places, ids, mean, inverse_scale, X)
         return X
@@ -116,36 +117,63 @@ class Shards:
         for file in self.files:
             file.close()
 
-    def __enter__(self) -> "Shards":
+    def __enter__(self) -> Shards:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
 
-def _paths(source: Source) -> list[Path]:
-    """The files a source names: a path, a pattern with wildcards, or a list of either. A file twice is an error."""
-    words = [source] if isinstance(source, str | os.PathLike) else list(source)
-    paths: list[Path] = []
-    for word in (os.fspath(w) for w in words):
-        found = sorted(glob.glob(word)) if glob.has_magic(word) and not Path(word).exists() else [word]
-        if not found:
+def is_url(path: str) -> bool:
+    """Whether fsspec has to open it."""
+    return "://" in path
+
+
+def fsspec() -> Any:
+    """The package, or a UserError that says how to get it."""
+    try:
+        return import_module("fsspec")
+    except ImportError:
+        raise UserError("reading URLs needs the package fsspec: pip install 'l2ul-fast[dask]'") from None
+
+
+def named(source: Source) -> list[str]:
+    """The files that paths, URLs and patterns with wildcards name, in order. A file twice is an error."""
+    found: list[str] = []
+    words = [source] if isinstance(source, str | os.PathLike) else source
+    for word in (os.fspath(item) for item in words):
+        if not glob.has_magic(word) or (not is_url(word) and Path(word).exists()):
+            matches = [word]
+        elif is_url(word):
+            files = fsspec().core.get_fs_token_paths(word)
+            matches = sorted(files[0].unstrip_protocol(path) for path in files[2])
+        else:
+            matches = sorted(glob.glob(word))
+        if not matches:
             raise DataError(f"no file matches {word}")
-        paths += map(Path, found)
-    if not paths:
+        found += matches
+    if not found:
         raise DataError("no dataset file was given")
-    seen: set[Path] = set()
-    for path in paths:
-        if path.resolve() in seen:
+    places: set[str] = set()
+    for path in found:
+        place = path if is_url(path) else os.path.realpath(path)
+        if place in places:
             raise DataError(f"{path} is listed twice: its rows would count double")
-        seen.add(path.resolve())
-    return paths
+        places.add(place)
+    return found
+
+
+def as_shards(source: Source | Shards) -> Shards:
+    """Open shards as they are, anything else opened."""
+    return source if isinstance(source, Shards) else Shards(source)
 
 
 @contextlib.contextmanager
 def opened(source: Source | Shards) -> Iterator[Shards]:
-    if isinstance(source, Shards):
-        yield source
-    else:
-        with Shards(source) as shards:
-            yield shards
+    """The shards of a source; closed again if they were not open before."""
+    shards = as_shards(source)
+    try:
+        yield shards
+    finally:
+        if shards is not source:
+            shards.close()

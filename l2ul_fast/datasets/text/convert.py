@@ -61,7 +61,6 @@ def convert(
     *,
     subset: bool = False,
     split_seed: int = 0,
-    threads: int | None = None,
 ) -> Path:
     """Convert the original of a dataset to its dataset file and return the path.
 
@@ -89,7 +88,6 @@ def convert(
     rows = read_rows(
         raw,
         split_seed=split_seed,
-        threads=threads,
         seen_text=identity.text if identity.of == "text" else None,
         seen_file=identity.file if identity.of == "file" else None,
     )

@@ -1,40 +1,57 @@
-"""Fast and exact parsing of numeric text: rows of numbers (commas, tabs, blanks) and libsvm's index:value lines.
+"""Blocks of rows from numeric text: numbers between commas, tabs or blanks, and libsvm's index:value lines.
 
-Two layers. The compiled kernels (csvkernels.py) read ordinary lines and stop at any line they do not fully understand:
-a damaged one, or one with a number whose float32 rounding is too close to call. Such a line goes to plain Python
-(slow_row), which knows the exact rules and either returns the row or says what is wrong. So every number becomes the
-float32 nearest to its decimal text (ties to even), whichever layer read it.
+pyarrow reads the numbers: each becomes the float32 nearest to its decimal text, and anything else is refused. Only a
+block that it refuses, or that holds something no dataset may hold, is read again in plain Python, which names the line.
 """
 
 import math
 import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from l2ul_fast.datasets.text.csv_kernels import PAD, after_line, classes, dense_rows, libsvm_rows
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen, open_text
+from l2ul_fast.errors import DataError
+from l2ul_kernels.threads import thread_limit
 
-LABEL = -1  # in Layout.targets: this column holds the class
+BLOCK_BYTES = 4 << 20
+#: Blocks parsed at a time: unpacking, one thread's work, cannot feed more.
+MOST_THREADS = 8
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NAN = re.compile(rb"nan", re.IGNORECASE)
+_LIBSVM = re.compile(rb"(?:[^ :\r\n]++(?: ++\d{1,7}:[^ :\r\n]++)*+[ \r]*+\n)*+")
 
-Rows = tuple[np.ndarray, np.ndarray]  # X (k, d) float32, y (k,) uint8
+Rows = tuple[np.ndarray, np.ndarray]  # X (k, d) float32, y (k,) uint8 (of words where any class is taken)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a line holds: column c goes to feature targets[c], or is the class (LABEL). No targets: libsvm lines.
+    """What a line holds: d numbers and a class, before them (class_first) or behind them.
 
-    The delimiter b" " stands for any run of blanks and tabs; with the others, blanks around a number are ignored.
-    labels: (number in the file, class) pairs; a one-letter class counts as its character code.
+    labels: from the class in the file, numbers or words, to 0, 1, ...; None takes any class, as a word. The delimiter
+    " " stands for any run of blanks and tabs; with the others, blanks around a field are ignored. libsvm: lines may be
+    index:value pairs instead.
     """
 
     d: int
-    labels: tuple[tuple[float, int], ...]
-    targets: tuple[int, ...] = ()
-    delimiter: bytes = b","
+    labels: Mapping[float | str, int] | None
+    class_first: bool = False
+    delimiter: str = ","
     allow_nan: bool = False
+    libsvm: bool = False
+
+    @property
+    def words(self) -> bool:
+        """Whether classes are words."""
+        return self.labels is None or isinstance(next(iter(self.labels)), str)
+
+    def __call__(self, raw: RawData, split_seed: int, seen_text: Seen | None, seen_file: Seen | None) -> Iterator[Rows]:
+        """The rows of an original file."""
+        with open_text(raw, seen_file) as stream:
+            yield from parse_text(stream, self, str(raw.path), seen=seen_text)
 
 
 class LineError(ValueError):
@@ -45,108 +62,215 @@ class LineError(ValueError):
         self.line = line
 
 
-def exact_float32(text: bytes) -> float:
-    """The float32 nearest to a decimal number, ties to even; ValueError if it is no number or too large."""
+def parse_block(text: bytes, layout: Layout, libsvm: bool = False) -> Rows:
+    """Rows of whole lines, blank ones left out; LineError says what is wrong where."""
+    import pyarrow as pa  # here: whoever has HDF5 files already needs no parser
+
+    read = _libsvm_rows if libsvm else _dense_rows
+    try:
+        return read(text, layout)
+    except (pa.ArrowInvalid, ValueError):
+        _name_bad_line(text, layout, libsvm)
+    try:  # every line is sound: only blanks and blank lines can have been in the way
+        return read(b"".join(line.strip() + b"\n" for line in text.split(b"\n") if line.strip()), layout)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise LineError(0, f"the lines from here on cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _columns(text: bytes, types: list[Any], delimiter: str) -> list[Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    if not text.strip():
+        return [pa.array([], kind) for kind in types]
+    names = [str(j) for j in range(len(types))]
+    table = csv.read_csv(
+        pa.py_buffer(text),
+        csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+        csv.ParseOptions(delimiter=delimiter, quote_char=False),
+        csv.ConvertOptions(column_types=dict(zip(names, types, strict=True)), null_values=[], check_utf8=False),
+    )
+    return [column.combine_chunks() for column in table.columns]
+
+
+def _dense_rows(text: bytes, layout: Layout) -> Rows:
+    import pyarrow as pa
+
+    if layout.delimiter == " ":
+        text = re.sub(rb"[ \t]+", b" ", re.sub(rb"(?m)^[ \t]+|[ \t\r]+$", b"", text))
+    kind = pa.binary() if layout.words else pa.float32()
+    place = 0 if layout.class_first else layout.d
+    columns = _columns(text, [kind if j == place else pa.float32() for j in range(layout.d + 1)], layout.delimiter)
+    raw = columns.pop(place)
+    X = np.empty((len(raw), layout.d), np.float32)
+    for j, column in enumerate(columns):
+        X[:, j] = column.to_numpy()
+    return _checked(X, raw, layout)
+
+
+def _libsvm_rows(text: bytes, layout: Layout) -> Rows:
+    """Features that a line leaves out are 0."""
+    import pyarrow as pa
+
+    if not text.endswith(b"\n"):
+        text += b"\n"
+    if not _LIBSVM.fullmatch(text):
+        raise ValueError("not all lines have the form class index:value index:value ...")
+    kind, characters = [pa.float32()], np.frombuffer(text, np.uint8)
+    numbers = _columns(text.translate(bytes.maketrans(b" :\r", b"\n\n\n")), kind, ",")[0].to_numpy()
+    ends = np.flatnonzero(characters == ord("\n"))
+    pairs = np.diff(np.searchsorted(np.flatnonzero(characters == ord(":")), ends), prepend=0)
+    first = np.cumsum(2 * pairs + 1) - 2 * pairs - 1  # where the numbers of each line begin
+    values = np.delete(numbers, first).reshape(-1, 2)
+    row, column = np.repeat(np.arange(len(ends)), pairs), values[:, 0].astype(np.int64) - 1
+    if column.size and (column.min() < 0 or column.max() >= layout.d or (np.diff(row * layout.d + column) <= 0).any()):
+        raise ValueError("indices must ascend")
+    X = np.zeros((len(ends), layout.d), np.float32)
+    X[row, column] = values[:, 1]
+    return _checked(X, numbers[first], layout)
+
+
+def _checked(X: np.ndarray, raw: Any, layout: Layout) -> Rows:
+    """X with the classes of `raw`; ValueError for anything that only text can hold."""
+    if not (np.isfinite(X) | np.isnan(X) if layout.allow_nan else np.isfinite(X)).all():
+        raise ValueError("NaN or infinity")
+    if layout.words:
+        coded = raw.dictionary_encode()
+        found = [word.decode("utf-8", "backslashreplace").strip() for word in coded.dictionary.to_pylist()]
+        raw = coded.indices.to_numpy()
+        if layout.labels is None:
+            if "" in found:
+                raise ValueError("empty class")
+            return X, np.array(found, dtype=np.str_)[raw] if found else np.empty(0, np.str_)
+        values = {k: layout.labels.get(word) for k, word in enumerate(found)}
+    else:
+        assert layout.labels is not None
+        raw, values = np.asarray(raw), dict(layout.labels)  # type: ignore[arg-type]
+    y, known = np.zeros(len(raw), np.uint8), np.zeros(len(raw), bool)
+    for value, label in values.items():
+        if label is not None:
+            chosen = raw == value
+            y[chosen], known = label, known | chosen
+    if not known.all():
+        raise ValueError("unknown class")
+    return X, y
+
+
+def _name_bad_line(text: bytes, layout: Layout, libsvm: bool) -> None:
+    """LineError for the first line that breaks a rule, if one does."""
+    for number, line in enumerate(text.split(b"\n")):
+        if line.strip():
+            try:
+                _check_line(line.strip(b" \r" if layout.delimiter == "\t" else b" \t\r"), layout, libsvm)
+            except ValueError as error:
+                raise LineError(number, str(error)) from None
+
+
+def _check_line(line: bytes, layout: Layout, libsvm: bool) -> None:
+    """ValueError unless the line follows the layout: what pyarrow accepts, in plain Python."""
+    if libsvm:
+        label, *pairs = line.split()
+        indices = [0]
+        for pair in pairs:
+            index, _, value = pair.partition(b":")
+            indices.append(int(index[:9]) if index.isdigit() else 0)
+            if not value or not indices[-2] < indices[-1] <= layout.d:
+                raise ValueError(f"{_show(pair)} is not index:value with ascending indices up to {layout.d}")
+            check_number(value)
+    else:
+        fields = line.split() if layout.delimiter == " " else line.split(layout.delimiter.encode())
+        if len(fields) != layout.d + 1:
+            raise ValueError(f"it has {len(fields)} fields instead of {layout.d + 1}")
+        label = fields.pop(0 if layout.class_first else -1).strip(b" \t\r")
+        for field in fields:
+            check_number(field.strip(b" \t\r"), layout.allow_nan)
+    if layout.labels is None:
+        if not label:
+            raise ValueError("it has no class")
+    else:
+        found = label.decode("utf-8", "backslashreplace") if layout.words else check_number(label)
+        if found not in layout.labels:
+            known = ", ".join(f"{key:g}" if isinstance(key, float | int) else key for key in layout.labels)
+            raise ValueError(f"its class {label.decode('ascii', 'backslashreplace')[:40]} is not one of {known}")
+
+
+def check_number(text: bytes, allow_nan: bool = False) -> float:
+    """The number that a field holds; ValueError if it is none, or too large for float32."""
+    if allow_nan and text.lower() == b"nan":
+        return math.nan
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{_show(text)} is not a number")
-    value = float(text)
-    if 0.0 < abs(value) < math.inf:
-        exact = Decimal(text.decode("ascii"))
-        # Rounding twice (to float64, then float32) is safe if the first rounding is "to odd": an inexact value must
-        # not look like an exact tie.
-        if exact != value and not int(np.float64(value).view(np.int64)) & 1:
-            value = math.nextafter(value, math.inf if exact > value else -math.inf)
     with np.errstate(over="ignore"):
-        single = float(np.float32(value))
-    if math.isinf(single):
-        raise ValueError(f"{_show(text)} is too large for float32")
-    return single
-
-
-def slow_row(line: bytes, layout: Layout) -> tuple[list[float], float] | None:
-    """Parse one line in plain Python: (features, class as in the file), or None for a blank line."""
-    text = line.strip(b" \r\n") if layout.delimiter == b"\t" else line.strip()
-    if not text:
-        return None
-    features, label = [0.0] * layout.d, math.nan
-    if not layout.targets:
-        first, *pairs = text.split()
-        previous = 0
-        for pair in pairs:
-            index, colon, value = pair.partition(b":")
-            if not colon or not index.isdigit() or not previous < int(index[:9]) <= layout.d:
-                raise ValueError(f"{_show(pair)} is not index:value with ascending indices up to {layout.d}")
-            previous = int(index)
-            features[previous - 1] = exact_float32(value)
-        return features, exact_float32(first)
-    fields = text.split() if layout.delimiter == b" " else text.split(layout.delimiter)
-    if len(fields) != len(layout.targets):
-        raise ValueError(f"it has {len(fields)} fields instead of {len(layout.targets)}")
-    for target, raw in zip(layout.targets, fields, strict=True):
-        field = raw.strip()
-        if target == LABEL:
-            label = float(field[0]) if len(field) == 1 and field.isalpha() else exact_float32(field)
-        elif layout.allow_nan and _NAN.fullmatch(field):
-            features[target] = math.nan
-        else:
-            features[target] = exact_float32(field)
-    return features, label
-
-
-def parse_block(buf: np.ndarray, end: int, layout: Layout) -> tuple[list[Rows], int]:
-    """Parse the whole lines in buf[:end] (uint8; at least PAD more bytes behind end; the last line ends in \\n).
-
-    Returns blocks of rows in order, and the number of lines. Raises LineError.
-    """
-    assert buf.size >= end + PAD
-    assert end == 0 or buf[end - 1] == 10
-    targets = np.array(layout.targets, dtype=np.int64)
-    # Enough for a block of lines as long as the first one; if the others are shorter, a further pair is made.
-    capacity = end // after_line(buf, 0) + 16 if end else 0
-    blocks: list[Rows] = []
-    position = lines = 0
-    while position < end:
-        X = np.empty((capacity, layout.d), dtype=np.float32)
-        y = np.empty(capacity, dtype=np.float32)
-        first_line, filled = lines, 0
-        blank: list[int] = []  # rows before each blank line
-        while position < end and filled < capacity:
-            if layout.targets:
-                position, k = dense_rows(
-                    buf, position, end, targets, layout.delimiter[0], layout.allow_nan, X[filled:], y[filled:]
-                )
-            else:
-                position, k = libsvm_rows(buf, position, end, X[filled:], y[filled:])
-            filled += k
-            lines += k
-            if position < end and filled < capacity:  # an odd line
-                stop = after_line(buf, position)
-                try:
-                    row = slow_row(buf[position:stop].tobytes(), layout)
-                except ValueError as error:
-                    raise LineError(lines, str(error)) from None
-                if row is not None:
-                    X[filled], y[filled] = row
-                    filled += 1
-                else:
-                    blank.append(filled)
-                position = stop
-                lines += 1
-        blocks.append((X[:filled], _classes(y[:filled], layout, first_line, blank)))
-    return blocks, lines
-
-
-def _classes(raw: np.ndarray, layout: Layout, first_line: int, blank: list[int]) -> np.ndarray:
-    """Classes (k,) uint8 of the labels found in the file."""
-    y = np.empty(raw.size, dtype=np.uint8)
-    bad = classes(raw, np.array(layout.labels, dtype=np.float32), y)
-    if bad >= 0:
-        line = first_line + bad + sum(rows <= bad for rows in blank)
-        known = ", ".join(f"{value:g}" for value, _ in layout.labels)
-        raise LineError(line, f"its class {raw[bad]:g} is not one of {known}")
-    return y
+        if np.isinf(np.float32(float(text))):
+            raise ValueError(f"{_show(text)} is too large for float32")
+    return float(text)
 
 
 def _show(text: bytes) -> str:
     """A field for an error message: short and printable."""
     return repr(text[:40].decode("ascii", "backslashreplace"))
+
+
+def _whole_lines(stream: BinaryIO, size: int, seen: Seen | None) -> Iterator[bytes]:
+    """The text in blocks of whole lines."""
+    rest = b""
+    while piece := stream.read(size - len(rest)):
+        if seen is not None:
+            seen(memoryview(piece))
+        piece = rest + piece
+        cut = piece.rfind(b"\n") + 1
+        if cut == 0 and len(piece) >= size:
+            raise LineError(0, f"it is longer than {size} bytes")
+        rest = piece[cut:]
+        if cut:
+            yield piece[:cut]
+    if rest:
+        yield rest
+
+
+def parse_text(
+    stream: BinaryIO,
+    layout: Layout,
+    name: str,
+    *,
+    threads: int | None = None,
+    block: int = BLOCK_BYTES,
+    seen: Seen | None = None,
+    line: int = 1,
+) -> Iterator[Rows]:
+    """Parse numeric text in flat memory; yields X (k, d) float32 and y (k,) in file order.
+
+    name stands for the file in messages; a damaged line is a DataError with its number, counted from `line`. seen is
+    called with every piece of text in order (for checksums). One thread reads and unpacks, `threads` parse.
+    """
+    threads = threads or min(MOST_THREADS, thread_limit())
+    texts = _whole_lines(stream, block, seen)
+    jobs: deque[Future[Any]] = deque()  # in file order
+    libsvm: bool | None = None
+
+    def parse(text: bytes, libsvm: bool) -> tuple[Rows, int]:
+        return parse_block(text, layout, libsvm), text.count(b"\n")
+
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(threads) as parsers:
+        reading: Future[bytes | None] | None = reader.submit(next, texts, None)
+        try:
+            while reading is not None or jobs:
+                while reading is not None and len(jobs) <= threads:
+                    if reading.exception() is not None:
+                        jobs.append(reading)  # raised when all rows before it have been handed out
+                        reading = None
+                    elif (text := reading.result()) is None:
+                        reading = None
+                    else:
+                        if libsvm is None:
+                            libsvm = layout.libsvm and b":" in text.partition(b"\n")[0]
+                        reading = reader.submit(next, texts, None)
+                        jobs.append(parsers.submit(parse, text, libsvm))
+                if jobs:
+                    rows, lines = jobs.popleft().result()
+                    yield rows
+                    line += lines
+        except LineError as error:
+            raise DataError(f"{name}, line {line + error.line} is damaged: {error}") from None
+        except READ_ERRORS as error:
+            raise DataError(f"{name} is truncated or damaged ({error}): get it again") from error

@@ -18,17 +18,18 @@ from l2ul_fast.datasets.file.layout import default_data_dir
 from l2ul_fast.datasets.registry import DatasetInfo, get_info
 from l2ul_fast.errors import DataError
 
-_PACKED = (".gz", ".bz2", ".xz")
+PACKED = (".gz", ".bz2", ".xz")
 # What reading a damaged or truncated file or archive may raise.
 READ_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+Seen = Callable[[memoryview], None]
 
 
 @dataclass(frozen=True)
 class RawData:
-    """An original found on disk. kind: text file, NumPy archive, or .psv files (in a folder or in zip archives)."""
+    """An original found on disk. kind: text file, NumPy archive, or many files (in a folder or in zip archives)."""
 
     info: DatasetInfo
-    kind: Literal["text", "npz", "psv"]
+    kind: Literal["text", "npz", "many"]
     paths: tuple[Path, ...]
 
     @property
@@ -64,21 +65,20 @@ def find_raw(name: str, raw_dir: str | os.PathLike[str] | None = None) -> RawDat
 def _in_folder(info: DatasetInfo, folder: Path) -> RawData | None:
     files = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
     for base in info.base_names:
-        for suffix in ("", *_PACKED, ".zip"):
+        for suffix in ("", *PACKED, ".zip"):
             if base + suffix in files:
                 return RawData(info, "text", (files[base + suffix],))
     if info.base_names:  # the archive that a source page offers, such as magic+gamma+telescope.zip
         for path in files.values():
             if path.suffix.lower() == ".zip" and _zip_member(info, path) is not None:
                 return RawData(info, "text", (path,))
-    if info.name == "sepsis":
-        for pattern in ("training/training_set*/p*.psv", "training*/p*.psv", "p*.psv"):
-            patients = sorted(folder.glob(pattern), key=lambda path: path.name)
-            if patients:
-                return RawData(info, "psv", tuple(patients))
-        archives = [files[key] for key in ("training_seta.zip", "training_setb.zip") if key in files]
+    if info.patterns:
+        for pattern in info.patterns:
+            if many := sorted(folder.glob(pattern), key=lambda path: path.name):
+                return RawData(info, "many", tuple(many))
+        archives = [files[file.name.lower()] for file in info.files if file.name.lower() in files]
         if archives:
-            return RawData(info, "psv", tuple(archives))
+            return RawData(info, "many", tuple(archives))
     if info.npz is not None and info.npz in files:
         return RawData(info, "npz", (files[info.npz],))
     return None
@@ -86,7 +86,7 @@ def _in_folder(info: DatasetInfo, folder: Path) -> RawData | None:
 
 def _zip_member(info: DatasetInfo, path: Path) -> zipfile.ZipInfo | None:
     """The archive member that is the original file (perhaps packed once more)."""
-    wanted = {base + suffix for base in info.base_names for suffix in ("", *_PACKED)}
+    wanted = {base + suffix for base in info.base_names for suffix in ("", *PACKED)}
     try:
         with zipfile.ZipFile(path) as archive:
             return next((m for m in safe_members(archive) if base_name(m) in wanted), None)
@@ -112,7 +112,7 @@ def base_name(member: zipfile.ZipInfo) -> str:
 class _Tap(io.RawIOBase):
     """A file that shows every byte read from it to a callback."""
 
-    def __init__(self, file: BinaryIO, seen: Callable[[memoryview], None]) -> None:
+    def __init__(self, file: BinaryIO, seen: Seen) -> None:
         self._file, self._seen = file, seen
 
     def readable(self) -> bool:
@@ -125,7 +125,7 @@ class _Tap(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def open_text(raw: RawData, seen: Callable[[memoryview], None] | None = None) -> Iterator[BinaryIO]:
+def open_text(raw: RawData, seen: Seen | None = None) -> Iterator[BinaryIO]:
     """The unpacked text of an original as a binary stream; `seen` gets the bytes of the file as it is on disk."""
     with contextlib.ExitStack() as stack:
         try:
@@ -140,12 +140,13 @@ def open_text(raw: RawData, seen: Callable[[memoryview], None] | None = None) ->
             else:
                 stream = cast(BinaryIO, io.BufferedReader(_Tap(file, seen), 1 << 20)) if seen else file
                 suffix = raw.path.suffix.lower()
-            yield _unpack(stream, suffix)
+            yield unpacked(stream, suffix)
         except (zipfile.BadZipFile, PermissionError, FileNotFoundError) as error:
             raise DataError(f"cannot read {raw.path}: {error}") from error
 
 
-def _unpack(stream: BinaryIO, suffix: str) -> BinaryIO:
+def unpacked(stream: BinaryIO, suffix: str) -> BinaryIO:
+    """The text of a stream that is packed as a file with this suffix is."""
     if suffix == ".gz":
         return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
     if suffix == ".bz2":

@@ -8,75 +8,26 @@ missing there. The corrected bound is K |theta' - theta_r| with K a Lipschitz co
 R is the largest |x| over training and test rows. Doing nothing has a bound too, and usually a smaller one: the theorems
 bound how good a model is, not whether it forgot.
 
-One record per (dataset, model, method, r, seed):
-  dataset, source, n, d, model, method, r, seed, p, radius
-  epsilon: |theta' - theta_r|^2 / p of this request
-  epsilon_training: the same on held-out training pairs (of heads with a network)
-  excess_loss, excess_retained: mean log-loss of theta' less that of theta_r, on test rows and on the rows that stay
-  constant, bound: the paper's constant and bound; lipschitz, corrected_bound: ours
-  holds, corrected_holds: whether the larger excess stays below
-  rho, accuracy, retrain_accuracy, disagreement
 The MLP of a head that trains it without an anchor is compared with the optimum reached from its own theta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, request
-from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
-from l2ul_fast.experiments.scoring import (
-    Ids,
-    Numbers,
-    Vector,
-    chosen,
-    fitted,
-    nearest_retrain,
-    newton_answer,
-    numbers_of,
-    pinned,
-    score,
-    unanchored,
-)
-from l2ul_fast.measure.records import Record
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.baselines.l2ul import DEFAULT, HEADS, Scratch, request
+from l2ul_fast.experiments import inputs
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.scoring import fitted, nearest_retrain, newton_answer, score, unanchored
+from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.pairs import plan as draw
 
-PROFILES: dict[str, Numbers] = {
-    "quick": {
-        "lr": ("magic", "higgs"),
-        "mlp": ("magic",),
-        "rows": {"lr": 8000, "mlp": 5000},
-        "m": 200,
-        "s": 1000,
-        "anchor_rows": 2000,
-        "r": (1, 100),
-        "seeds": {"lr": 10, "mlp": 3},
-    },
-    "paper": {
-        "lr": DATASETS,
-        "mlp": ("magic", "adult", "skin", "higgs"),
-        "rows": {"lr": None, "mlp": 60_000},
-        "m": 1000,
-        "s": None,
-        "anchor_rows": None,
-        "r": (1, 100, 1000),
-        "seeds": {"lr": 10, "mlp": 10},
-    },
-    "full": {
-        "lr": DATASETS,
-        "mlp": DATASETS,
-        "rows": {"lr": None, "mlp": 200_000},
-        "m": 1000,
-        "s": None,
-        "anchor_rows": None,
-        "r": (1, 10, 100, 1000),
-        "seeds": {"lr": 30, "mlp": 10},
-    },
-}
 METHODS = ("nothing", "retrain", "newton", *HEADS)
 #: Solver error of a retrain and rounding of a mean: bounds are compared with this much slack.
 SLACK = 1e-9
@@ -134,24 +85,21 @@ def radius_of(*tables: ArrayTable) -> float:
     return max(float(np.sqrt((X.astype(np.float64) ** 2).sum(axis=1).max())) for t in tables for X, _ in t.blocks())
 
 
-def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
-    key = {"dataset": dataset, "model": model}
-    cells = [(seed, r, method) for seed in range(numbers["seeds"][model]) for r in numbers["r"] for method in METHODS]
-    todo = [cell for cell in cells if not done(seed=cell[0], r=cell[1], method=cell[2], **key)]
-    if not todo:
-        return
-    label, train, test = setting.tables(dataset, numbers["rows"][model])
+def measure(context: Context, dataset: str, model: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Each request is drawn once for all methods."""
+    numbers = context.numbers
+    label, train, test = inputs.tables(context, dataset, numbers["rows"][model])
     radius = radius_of(train, test)
-    made = {method: Scratch(fitted(train, model, options, numbers, setting.seed)) for method, options in HEADS.items()}
-    facts: Record = {**key, "source": label, "n": train.n, "d": train.d}
+    made = {method: Scratch(fitted(train, model, options, numbers, context.seed)) for method, options in HEADS.items()}
     targets: dict[Any, tuple[Ids, Vector]] = {}
-    for seed, r, method in todo:
+    for cell in cells:
+        seed, r, method = cell["seed"], cell["r"], cell["method"]
         scratch = made[method if method in made else DEFAULT]
         u = scratch.first
         alone = method if unanchored(u) else None
         if (seed, r, alone) not in targets:
-            rng = np.random.default_rng([setting.seed, 81, seed, r])
-            ids = np.sort(draw.request("random", min(r, train.n // 10), None, train.y, rng))
+            rng = np.random.default_rng([context.seed, 81, seed, r])
+            ids = np.sort(draw.request("random", r, None, train.y, rng))
             targets[seed, r, alone] = ids, nearest_retrain(u, train, ids, 1e-11 if model == "lr" else 1e-9)
         ids, target = targets[seed, r, alone]
         if method == "nothing":
@@ -166,17 +114,88 @@ def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: 
         if method in made and "network" in u.report_:
             found["epsilon_training"] = float(u.report_["network"]["heldout_loss"])
         scores = score(u.model, answered, u.theta, target, test)
-        yield {**facts, "method": method, "r": r, "seed": seed, **found, **scores}
+        yield {**cell, "source": label, "d": train.d, **found, **scores}
 
 
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "bounds", PROFILES)
-    made = []
+def jobs(context: Context) -> Iterator[Job]:
+    """A job for each model and dataset."""
+    numbers = context.numbers
     for model in ("lr", "mlp"):
-        for dataset in chosen(setting, numbers[model]):
+        for dataset in context.among(numbers[model]):
+            n = inputs.train_size(context, dataset, numbers["rows"][model])
+            cells = tuple(
+                {"dataset": dataset, "model": model, "method": method, "n": n, "r": r, "seed": seed}
+                for seed in range(numbers["seeds"][model])
+                for r in dict.fromkeys(min(r, n // 10) for r in numbers["r"])
+                for method in METHODS
+            )
+            run = partial(measure, context, dataset, model)
+            yield Job(f"{dataset} {model}", cells, run, 3.0 if model == "lr" else 12.0)
 
-            def run(done: Done, dataset: str = dataset, model: str = model) -> Iterator[Record]:
-                return measure(setting, numbers, dataset, model, done)
 
-            made.append(Job("bounds", f"{dataset} {model}", pinned(setting, run), 3.0 if model == "lr" else 12.0))
-    return made
+register(
+    Experiment(
+        name="bounds",
+        title="Bounds (Theorems 4.5 and 4.6)",
+        help="Theorems 4.5 and 4.6 beside the measured excess loss.",
+        profiles={
+            "tiny": {
+                "lr": ("magic", "adult"),
+                "mlp": ("magic",),
+                "rows": {"lr": 800, "mlp": 800},
+                "m": 60,
+                "s": 200,
+                "anchor_rows": 200,
+                "r": (1, 20),
+                "seeds": {"lr": 2, "mlp": 1},
+            },
+            "quick": {
+                "lr": ("magic", "higgs"),
+                "mlp": ("magic",),
+                "rows": {"lr": 8000, "mlp": 5000},
+                "m": 200,
+                "s": 1000,
+                "anchor_rows": 2000,
+                "r": (1, 100),
+                "seeds": {"lr": 10, "mlp": 3},
+            },
+            "paper": {
+                "lr": "all",
+                "mlp": ("magic", "adult", "skin", "higgs"),
+                "rows": {"lr": None, "mlp": 60_000},
+                "m": 1000,
+                "s": None,
+                "anchor_rows": None,
+                "r": (1, 100, 1000),
+                "seeds": {"lr": 10, "mlp": 10},
+            },
+            "full": {
+                "lr": "all",
+                "mlp": "all",
+                "rows": {"lr": None, "mlp": 200_000},
+                "m": 1000,
+                "s": None,
+                "anchor_rows": None,
+                "r": (1, 10, 100, 1000),
+                "seeds": {"lr": 30, "mlp": 10},
+            },
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.bounds:FIGURE",
+        fields={
+            "p": info("parameters", (int,)),
+            "radius": info("largest norm of a row"),
+            "epsilon": info("|theta' - theta_r|^2 / p of this request"),
+            "epsilon_training": info("the same on held-out training pairs, of heads with a network"),
+            "excess_loss": metric("mean log-loss of theta' less that of theta_r, on test rows"),
+            "excess_retained": metric("the same on the rows that stay"),
+            "constant": info("the paper's constant"),
+            "bound": info("the paper's bound"),
+            "holds": info("whether the larger excess stays below it", (bool,)),
+            "lipschitz": info("our constant"),
+            "corrected_bound": info("our bound"),
+            "corrected_holds": info("whether the larger excess stays below it", (bool,)),
+        },
+        order=60,
+    )
+)

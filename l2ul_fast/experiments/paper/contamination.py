@@ -4,16 +4,6 @@ Two kinds of dirt. "far": k more points beyond class 1, labelled 0 (high leverag
 labelled 0. Every unlearner is asked for the dirty points, and, as the null control, for as many clean points drawn at
 random: a method whose accuracy comes back in the control too has not unlearned, it has forgotten its input model.
 
-One record per (kind, dirty, model, method, seed):
-  dataset "blobs", source "synthetic", n (rows with the dirty ones), d = 2, kind, dirty = r
-  accuracy, original_accuracy (of the contaminated model), retrain_accuracy: on clean test points
-  recovery: (accuracy - original) / (retrain - original), target 1, doing nothing 0; None when the dirt cost less than a
-    point of accuracy, and then recovery_degenerate says so
-  null_accuracy, null_recovery, null_target (what Retrain without the control rows recovers, about 0)
-  forgot_its_model: whether the control recovers too: at least half of what Retrain does not (None where degenerate)
-  rho: distance to the optimum without the dirt that is reached from theta, over doing nothing's; None for Retrain of
-    the MLP, which is trained from scratch (its anchor too) and ends elsewhere
-  status: "ok", or why the method has no answer (then the numbers are None)
 Methods: nothing, retrain, newton, L2UL's heads, and l2ul-robust (l2ul-learned with robust=True, logistic regression
 only: it changes the pairs drawn there). A head that trains the MLP without an anchor has an original and a retrain of
 its own.
@@ -22,65 +12,26 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.baselines.l2ul import DEFAULT, HEADS
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import DEFAULT, HEADS
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.scoring import (
-    Ids,
-    Numbers,
-    Vector,
-    accuracy,
-    answer,
-    nearest_retrain,
-    newton_answer,
-    numbers_of,
-    pinned,
-    unanchored,
-)
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.scoring import Numbers, answer, nearest_retrain, newton_answer, unanchored
+from l2ul_fast.measure.records import Record, info, metric
+from l2ul_fast.metrics import accuracy_on, rho
 from l2ul_fast.metrics.poison import poison_labels, recovery
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.l2ul import L2UL
 
-PAPER_DIRT = {"far": (10, 20, 30, 40, 50, 100, 200), "flipped": (50, 200, 300, 400, 600)}
-FULL_DIRT = {"far": (10, 20, 30, 40, 50, 75, 100, 150, 200, 400), "flipped": (50, 100, 200, 300, 400, 500, 600)}
-PROFILES: dict[str, Numbers] = {
-    "quick": {
-        "clean": 1600,
-        "test": 2000,
-        "seeds": 2,
-        "m": 100,
-        "s": 400,
-        "anchor_rows": 200,
-        "dirt": {
-            "lr": {"far": (50, 100, 200), "flipped": (200, 400, 600)},
-            "mlp": {"far": (200,), "flipped": (400, 600)},
-        },
-    },
-    "paper": {
-        "clean": 1600,
-        "test": 10_000,
-        "seeds": 10,
-        "m": 1000,
-        "s": 800,
-        "anchor_rows": 400,
-        "dirt": {"lr": PAPER_DIRT, "mlp": PAPER_DIRT},
-    },
-    "full": {
-        "clean": 1600,
-        "test": 10_000,
-        "seeds": 20,
-        "m": 1000,
-        "s": 800,
-        "anchor_rows": 400,
-        "dirt": {"lr": FULL_DIRT, "mlp": FULL_DIRT},
-    },
-}
+PAPER_AMOUNTS = {"far": (10, 20, 30, 40, 50, 100, 200), "flipped": (50, 200, 300, 400, 600)}
+FULL_AMOUNTS = {"far": (10, 20, 30, 40, 50, 75, 100, 150, 200, 400), "flipped": (50, 100, 200, 300, 400, 500, 600)}
 #: Method -> arguments of L2UL.
 UNLEARNERS: dict[str, dict[str, Any]] = HEADS | {"l2ul-robust": {"head": "learned", "robust": True}}
 METHODS = ("nothing", "retrain", "newton", *UNLEARNERS)
@@ -131,7 +82,7 @@ def from_scratch(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
     return np.array(L2UL("mlp", **same).fit(*rest.take(rest.ids())).theta)
 
 
-def forgot_its_model(control: float | None, target: float | None) -> bool | None:
+def fails_null_control(control: float | None, target: float | None) -> bool | None:
     """Whether a control recovers more than half of the way from its target to 1.
 
     Clean rows that leave make the dirt weigh more, so the target may be far below 0; what is above it but does not
@@ -151,15 +102,14 @@ class _Base:
         self.near = nearest_retrain(u, table, dirty, 1e-8)
 
     def of(self, theta: Vector) -> float:
-        return accuracy(self.u.model, theta, self.test)
+        return float(accuracy_on(self.u.model, theta, self.test).value or 0.0)
 
     def record(self, answered: Vector, null: Vector, exact: bool) -> Record:
         """exact: the answer is Retrain's own, so that another optimum is no error of it."""
         gained = recovery(self.original, self.of(answered), self.retrained)
         control = recovery(self.original, self.of(null), self.retrained)
         goal = recovery(self.original, self.null_retrained, self.retrained).value
-        change = float(np.linalg.norm(self.u.theta - self.near))
-        rho = float(np.linalg.norm(answered - self.near)) / change
+        away = rho(answered, self.near, self.u.theta).value
         return {
             "accuracy": self.of(answered),
             "original_accuracy": self.original,
@@ -169,36 +119,30 @@ class _Base:
             "null_accuracy": self.of(null),
             "null_recovery": control.value,
             "null_target": goal,
-            "forgot_its_model": forgot_its_model(control.value, goal),
-            "rho": None if exact and self.u.model.name == "mlp" else rho,
-            "status": "ok",
+            "fails_null_control": fails_null_control(control.value, goal),
+            "rho": None if exact and self.u.model.name == "mlp" else away,
         }
 
 
-def measure(numbers: Numbers, model: str, kind: str, dirty: int, done: Done) -> Iterator[Record]:
-    """Records of all methods and seeds for one amount of one kind of dirt."""
-    methods = [m for m in METHODS if model == "lr" or m != "l2ul-robust"]
-    for seed in range(numbers["seeds"]):
-        key = {"model": model, "kind": kind, "dirty": dirty, "seed": seed}
-        todo = [m for m in methods if not done(method=m, **key)]
-        if not todo:
-            continue
-        table, ids = contaminated(kind, dirty, numbers["clean"], seed)
+def measure(numbers: Numbers, model: str, kind: str, amount: int, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Records of all methods and seeds for one amount of one kind of contamination."""
+    for seed, some in groupby(cells, lambda cell: cell["seed"]):
+        table, ids = contaminated(kind, amount, numbers["clean"], seed)
         control = control_rows(table, ids, seed)
         test = ArrayTable(*clean_points(numbers["test"], np.random.default_rng([seed, 43])), [0, 1])
-        facts: Record = {"dataset": "blobs", "source": "synthetic", "n": table.n, "d": 2, "r": dirty, **key}
         fitted: dict[str, L2UL] = {}
         bases: dict[str | None, _Base] = {}
-        for method in todo:
+        for cell in some:
+            method, facts = cell["method"], {**cell, "source": "synthetic", "d": 2}
             own = method if method in UNLEARNERS else DEFAULT
             try:
                 u = fitted[own] = fitted.get(own) or _fitted(model, own, table, numbers, seed)
                 alone = own if unanchored(u) else None  # all others share one way to train the model
                 base = bases[alone] = bases.get(alone) or _Base(u, table, ids, control, test)
                 asked = [_answer(method, base, u, rows, name) for name, rows in (("dirty", ids), ("control", control))]
-                yield {**facts, "method": method, **base.record(asked[0], asked[1], method == "retrain")}
+                yield {**facts, **base.record(asked[0], asked[1], method == "retrain")}
             except UserError as error:
-                yield {**facts, "method": method, "accuracy": None, "rho": None, "recovery": None, "status": str(error)}
+                yield {**facts, "accuracy": None, "rho": None, "recovery": None, "status": str(error)}
 
 
 def _fitted(model: str, method: str, table: ArrayTable, numbers: Numbers, seed: int) -> L2UL:
@@ -218,16 +162,81 @@ def _answer(method: str, base: _Base, u: L2UL, ids: Ids, name: str) -> Vector:
     return answer(u, ids)
 
 
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "contamination", PROFILES)
-    made = []
-    for model, dirt in numbers["dirt"].items():
-        for kind, amounts in dirt.items():
-            for dirty in amounts:
+def jobs(context: Context) -> Iterator[Job]:
+    """A job for each model, kind and amount."""
+    numbers = context.numbers
+    for model, kinds in numbers["contaminated"].items():
+        methods = [m for m in METHODS if model == "lr" or m != "l2ul-robust"]
+        for kind, amounts in kinds.items():
+            for amount in amounts:
+                n = numbers["clean"] + (amount if kind == "far" else 0)
+                key = {"dataset": "blobs", "model": model, "request": kind, "contaminated": amount, "r": amount, "n": n}
+                cells = tuple(
+                    {**key, "seed": seed, "method": method} for seed in range(numbers["seeds"]) for method in methods
+                )
+                seconds = numbers["seeds"] * (0.5 if model == "lr" else 1.5)
+                yield Job(f"{model} {kind} {amount}", cells, partial(measure, numbers, model, kind, amount), seconds)
 
-                def run(done: Done, model: str = model, kind: str = kind, dirty: int = dirty) -> Iterator[Record]:
-                    return measure(numbers, model, kind, dirty, done)
 
-                weight = numbers["seeds"] * (0.5 if model == "lr" else 1.5)
-                made.append(Job("contamination", f"{model} {kind} {dirty}", pinned(setting, run), weight))
-    return made
+register(
+    Experiment(
+        name="contamination",
+        title="Contaminated data (Fig. 6)",
+        help="Fig. 6: contaminated points in two-dimensional data, with the null control.",
+        profiles={
+            "tiny": {
+                "clean": 300,
+                "test": 500,
+                "seeds": 1,
+                "m": 60,
+                "s": 120,
+                "anchor_rows": 80,
+                "contaminated": {"lr": {"far": (60,), "flipped": (75,)}, "mlp": {"flipped": (75,)}},
+            },
+            "quick": {
+                "clean": 1600,
+                "test": 2000,
+                "seeds": 2,
+                "m": 100,
+                "s": 400,
+                "anchor_rows": 200,
+                "contaminated": {
+                    "lr": {"far": (50, 100, 200), "flipped": (200, 400, 600)},
+                    "mlp": {"far": (200,), "flipped": (400, 600)},
+                },
+            },
+            "paper": {
+                "clean": 1600,
+                "test": 10_000,
+                "seeds": 10,
+                "m": 1000,
+                "s": 800,
+                "anchor_rows": 400,
+                "contaminated": {"lr": PAPER_AMOUNTS, "mlp": PAPER_AMOUNTS},
+            },
+            "full": {
+                "clean": 1600,
+                "test": 10_000,
+                "seeds": 20,
+                "m": 1000,
+                "s": 800,
+                "anchor_rows": 400,
+                "contaminated": {"lr": FULL_AMOUNTS, "mlp": FULL_AMOUNTS},
+            },
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.contamination:FIGURE",
+        fields={
+            "original_accuracy": info("accuracy of the contaminated model on clean test points"),
+            "recovery": metric(
+                "accuracy regained, as a share of what Retrain regains; doing nothing 0", better="higher"
+            ),
+            "recovery_degenerate": info("why recovery is no number: less than a point was lost", (str,)),
+            "null_accuracy": info("accuracy after the null control"),
+            "null_recovery": info("recovery in the null control"),
+            "null_target": info("what Retrain without the control rows recovers, about 0"),
+            "fails_null_control": info("whether the control recovers at least half of what Retrain does not", (bool,)),
+        },
+        order=40,
+    )
+)

@@ -1,47 +1,35 @@
-"""Table 3 of the paper: membership inference and accuracy on the 1000 forgotten rows. The target is Retrain's value.
-
-Fields besides those of `methods`: forget_accuracy, retrain_forget_accuracy, mia_svc (chundawat2023: share of D_f called
-member by a support vector machine on the entropy of predictions; not balanced, as published), mia_auc (ours: balanced,
-threshold-free) with its 95 % interval mia_auc_low .. mia_auc_high, mia_gap = |mia_auc - Retrain's|, mia_svc_gap, tow,
-mia_degenerate (why mia_svc is no number, or None).
-"""
+"""Table 3 of the paper: membership inference and accuracy on the 1000 forgotten rows. The target is Retrain's value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines import Answer
-from l2ul_fast.experiments.arena import Arena, Ids, chosen, compare
-from l2ul_fast.experiments.contenders import HEADS
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.paper.mlp import arena_of
-from l2ul_fast.measure.records import Record
+from l2ul_fast.baselines import HEAD_NAMES, Answer
+from l2ul_fast.baselines import METHODS as BASELINES
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.experiments.arena import PROFILES, Arena, comparison
+from l2ul_fast.experiments.registry import Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.metrics import mia_chundawat2023, pooled_attack
-from l2ul_fast.metrics.value import Vector
 
 REQUESTS = (("random", 1000),)
 #: The paper's methods and ours; the others add nothing but time.
-METHODS = ("nothing", "retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton", "finetune", *HEADS)
+METHODS = ("nothing", "retrain", "retrain-warm", "sisa", "deltagrad", "fyemu", "newton", "finetune", *HEAD_NAMES)
 #: Rows that the attacker learns from at most, of either sort, by profile; the time of its support vector machine grows
 #: with their square.
 ATTACK_ROWS = {"tiny": 200, "quick": 250}
 
 
-def jobs(setting: Setting) -> list[Job]:
+def jobs(context: Context) -> Iterator[Job]:
     """A job for each dataset."""
-    return [Job("efficacy", name, partial(measure, setting, name), weight=8.0) for name in setting.datasets]
-
-
-def measure(setting: Setting, name: str, done: Done) -> Iterator[Record]:
-    facts = setting.facts
-    arena = arena_of(setting, name)
-    methods = chosen(arena, facts, METHODS)
-    yield from compare(arena, REQUESTS, facts["runs"], done, methods, facts["cold"], Attacker(setting.profile))
+    attacker = Attacker(context.profile)
+    plugged = tuple(name for name in context.methods if name not in METHODS and name not in BASELINES)
+    for dataset in context.datasets:
+        yield comparison(context, dataset, "mlp", REQUESTS, (*METHODS, *plugged), attacker)
 
 
 class Attacker:
@@ -94,3 +82,26 @@ def _confidence(proba: Vector, y: NDArray[Any]) -> Vector:
     """(n,) log-odds of the true class."""
     p = np.clip(np.take_along_axis(proba, y.astype(np.int64)[:, None], axis=1)[:, 0], 1e-15, 1 - 1e-15)
     return np.asarray(np.log(p / (1 - p)))
+
+
+register(
+    Experiment(
+        name="efficacy",
+        title="Efficacy (Table 3)",
+        help="Table 3: membership inference and accuracy on 1000 forgotten rows.",
+        profiles=PROFILES,
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.efficacy:FIGURE",
+        fields={
+            "mia_svc": info("share of forgotten rows called members by a support vector machine, as published"),
+            "mia_svc_gap": metric("its distance to Retrain's"),
+            "mia_auc": info("AUC of telling forgotten rows from rows that were never there; 0.5 is chance"),
+            "mia_auc_low": info("lower end of its 95 % interval"),
+            "mia_auc_high": info("upper end"),
+            "mia_gap": metric("distance of mia_auc to Retrain's"),
+            "mia_degenerate": info("why mia_svc is no number", (str,)),
+            "tow": metric("tug of war: product of one minus the three accuracy gaps to Retrain", better="higher"),
+        },
+        order=30,
+    )
+)

@@ -4,35 +4,27 @@ Predicted: the binomial tail P(k >= k0), as m subsets of s out of n rows each ho
 Counted: subsets are drawn by the unlearner's own sampler at the dataset's full size (no rows are needed for that), and
 the rows that are in at least k0 of them are counted. The paper quotes k0 = 2; one subset is enough to leak.
 
-Records with part = "probability", one per (dataset, model, method, k, seed):
-  dataset, source "sizes only", n, model, method (whose s it is), m, s, k (k0), seed
-  predicted, counted: shares of the rows; expected: mean number of subsets that hold a row, m s / n
-Records with part = "refresh", one per (dataset, model, method, seed):
-  dataset, source, n, d, model, method, r = 1, seed, m, repeats
-  unlearn_seconds: one request; refresh_seconds: the `refresh` after it, which leaves nothing of the row in U
-  with_refresh: refresh_seconds / unlearn_seconds; pairs_dropped, partitions: medians over requests (of heads that have
-    pairs and partitions); head: what the last refresh did; due: share of the requests after which it had to
-  status: why there are no times (they are None then)
-  pairs_in_use: whether U is trained on pairs at all (the expansion is not)
-"retrain" has no U: its refresh takes no time. "nothing" takes no time and removes nothing.
-The request path and refresh were called once before they are timed; seconds are medians over `repeats` requests.
+"retrain" has no U: its refresh takes no time. "nothing" takes no time and removes nothing. The request path and refresh
+were called once before they are timed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 
 import numpy as np
-from scipy.stats import binom
 
 from l2ul_fast.baselines import Retrain
+from l2ul_fast.baselines.l2ul import HEADS, request
 from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import HEADS, request
-from l2ul_fast.experiments.jobs import DATASETS, Done, Job, Setting
-from l2ul_fast.experiments.scoring import Numbers, chosen, fitted, numbers_of, pinned
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments import inputs
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.scoring import Numbers, fitted
+from l2ul_fast.measure.records import Record, info
 from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.pairs.plan import draw_pairs
@@ -41,57 +33,12 @@ from l2ul_fast.unlearner.pairs.plan import draw_pairs
 LEARNED_S = 10_000
 #: (model, method, s): the paper's two settings and our learned head's. Anchored MLP pairs hold all rows: no lottery.
 SUBSETS = (("lr", "l2ul-paper", 1000), ("mlp", "l2ul-paper", 3000), ("lr", "l2ul-learned", LEARNED_S))
-PROFILES: dict[str, Numbers] = {
-    "quick": {
-        "sizes": ("magic", "covtype", "higgs"),
-        "m": 1000,
-        "k": (1, 2),
-        "draws": 1,
-        "subsets": SUBSETS,
-        "lr": ("magic", "higgs"),
-        "mlp": (),
-        "rows": 8000,
-        "fit_m": 200,
-        "s": 1000,
-        "anchor_rows": 500,
-        "repeats": 5,
-        "seeds": 1,
-    },
-    "paper": {
-        "sizes": DATASETS,
-        "m": 1000,
-        "k": (1, 2),
-        "draws": 10,
-        "subsets": SUBSETS,
-        "lr": DATASETS,
-        "mlp": ("magic", "adult"),
-        "rows": None,
-        "fit_m": 1000,
-        "s": None,
-        "anchor_rows": None,
-        "repeats": 5,
-        "seeds": 3,
-    },
-    "full": {
-        "sizes": DATASETS,
-        "m": 1000,
-        "k": (1, 2, 3, 5),
-        "draws": 20,
-        "subsets": SUBSETS,
-        "lr": DATASETS,
-        "mlp": ("magic", "adult", "skin"),
-        "rows": None,
-        "fit_m": 1000,
-        "s": None,
-        "anchor_rows": None,
-        "repeats": 11,
-        "seeds": 5,
-    },
-}
 
 
 def predicted(n: int, m: int, s: int, k: int) -> float:
     """P(a row is in at least k of m subsets of s out of n rows)."""
+    from scipy.stats import binom  # half a second to load
+
     return float(binom.sf(k - 1, m, s / n))
 
 
@@ -102,51 +49,40 @@ def times_drawn(n: int, m: int, s: int, seed: int) -> np.ndarray:
     return np.bincount(ids.ravel(), minlength=n)
 
 
-def probabilities(numbers: Numbers, dataset: str, done: Done) -> Iterator[Record]:
-    n, m = get_info(dataset).n, numbers["m"]
-    for model, method, wanted in numbers["subsets"]:
-        s = min(wanted, n // 2)
-        for seed in range(numbers["draws"]):
-            key = {"dataset": dataset, "part": "probability", "model": model, "method": method, "seed": seed}
-            missing = [k for k in numbers["k"] if not done(k=k, **key)]
-            counts = times_drawn(n, m, s, seed) if missing else None
-            for k in missing:
-                yield {
-                    **key,
-                    "source": "sizes only",
-                    "n": n,
-                    "m": m,
-                    "s": s,
-                    "k": k,
-                    "predicted": predicted(n, m, s, k),
-                    "counted": float((counts >= k).mean()),
-                    "expected": m * s / n,
-                }
+def probabilities(cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Shares of rows in at least k subsets, drawn at the dataset's full size."""
+    for (n, m, s, seed), some in groupby(cells, lambda cell: (cell["n"], cell["m"], cell["s"], cell["seed"])):
+        counts = times_drawn(n, m, s, seed)
+        for cell in some:
+            k = cell["k"]
+            yield {
+                **cell,
+                "source": "sizes only",
+                "predicted": predicted(n, m, s, k),
+                "counted": float((counts >= k).mean()),
+                "expected": m * s / n,
+            }
 
 
-def refreshes(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
-    key = {"dataset": dataset, "part": "refresh", "model": model}
-    methods = ("nothing", "retrain", *HEADS)
-    todo = [(seed, m) for seed in range(numbers["seeds"]) for m in methods if not done(method=m, seed=seed, **key)]
-    if not todo:
-        return
-    label, train, _ = setting.tables(dataset, numbers["rows"])
-    facts: Record = {**key, "source": label, "n": train.n, "d": train.d, "r": 1, "repeats": numbers["repeats"]}
-    for seed, method in todo:
-        if method == "nothing":
-            found: Record = {"unlearn_seconds": 0.0, "refresh_seconds": 0.0}
-        elif method == "retrain":
-            found = {"unlearn_seconds": _retrain_seconds(train, model, numbers, seed), "refresh_seconds": 0.0}
-        else:
-            try:
+def refreshes(context: Context, dataset: str, model: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """What a request costs, and the refresh after it."""
+    numbers = context.numbers
+    label, train, _ = inputs.tables(context, dataset, numbers["rows"])
+    for cell in cells:
+        method, seed = cell["method"], cell["seed"]
+        found: Record = {"answer_seconds": None if method == "nothing" else 0.0, "refresh_seconds": 0.0}
+        try:
+            if method == "retrain":
+                found["answer_seconds"] = _retrain_seconds(train, model, numbers, seed)
+            elif method != "nothing":
                 found = _refresh_seconds(train, model, method, numbers, seed)
-            except UserError as error:
-                found = {"unlearn_seconds": None, "refresh_seconds": None, "status": str(error)}
-        yield {**facts, "method": method, "seed": seed, **found}
+        except UserError as error:
+            found = {"answer_seconds": None, "refresh_seconds": None, "status": str(error)}
+        yield {**cell, "source": label, "d": train.d, "repeats": numbers["repeats"], **found}
 
 
 def _retrain_seconds(train: ArrayTable, model: str, numbers: Numbers, seed: int) -> float:
-    u = fitted(train, model, {}, numbers | {"m": 20}, seed)
+    u = fitted(train, model, {}, {**numbers, "m": 20}, seed)
     method, taken = Retrain(), []
     for row in np.random.default_rng([seed, 92]).choice(train.n, numbers["repeats"] + 1, replace=False):
         left = train.without(np.array([row]))
@@ -155,7 +91,7 @@ def _retrain_seconds(train: ArrayTable, model: str, numbers: Numbers, seed: int)
 
 
 def _refresh_seconds(train: ArrayTable, model: str, method: str, numbers: Numbers, seed: int) -> Record:
-    u = fitted(train, model, HEADS[method], numbers | {"m": numbers["fit_m"]}, seed)
+    u = fitted(train, model, HEADS[method], {**numbers, "m": numbers["fit_m"]}, seed)
     taken = []
     for row in np.random.default_rng([seed, 92]).choice(train.n, numbers["repeats"] + 1, replace=False):
         begin = time.perf_counter()
@@ -167,14 +103,13 @@ def _refresh_seconds(train: ArrayTable, model: str, method: str, numbers: Number
         taken.append((middle - begin, end - middle, facts.get("pairs", 0), facts.get("partitions", 0), due))
     answer, refresh, dropped, partitions, _ = (float(v) for v in np.median(taken[1:], axis=0))
     return {
-        "m": u.params["m"],
-        "unlearn_seconds": answer,
+        "answer_seconds": answer,
         "refresh_seconds": refresh,
         "with_refresh": refresh / answer,
         "pairs_dropped": dropped,
         "partitions": partitions,
         "head": _done(facts),
-        "due": float(np.mean([one[-1] for one in taken[1:]])),
+        "due_share": float(np.mean([one[-1] for one in taken[1:]])),
         "pairs_in_use": "pairs" in facts,
     }
 
@@ -184,21 +119,112 @@ def _done(facts: Record) -> str:
     return ", ".join(name.replace("_", " ") for name, value in facts.items() if value is True) or "nothing was due"
 
 
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "leak", PROFILES)
-    made = []
-    for dataset in chosen(setting, numbers["sizes"]):
-
-        def count(done: Done, dataset: str = dataset) -> Iterator[Record]:
-            return probabilities(numbers, dataset, done)
-
-        made.append(Job("leak", f"{dataset} probability", pinned(setting, count), float(numbers["draws"])))
+def jobs(context: Context) -> Iterator[Job]:
+    """The lottery of every dataset, then refreshes by dataset and model."""
+    numbers = context.numbers
+    for dataset in context.among(numbers["sizes"]):
+        n = get_info(dataset).n
+        cells = tuple(
+            {"dataset": dataset, "task": "probability", "model": model, "method": method, "n": n, "m": numbers["m"]}
+            | {"s": min(s, n // 2), "seed": seed, "k": k}
+            for model, method, s in numbers["subsets"]
+            for seed in range(numbers["draws"])
+            for k in numbers["k"]
+        )
+        yield Job(f"{dataset} probability", cells, probabilities, float(numbers["draws"]))
     for model in ("lr", "mlp"):
-        for dataset in chosen(setting, numbers[model]):
+        for dataset in context.among(numbers[model]):
+            key = {"dataset": dataset, "task": "refresh", "model": model, "r": 1}
+            key["n"] = inputs.train_size(context, dataset, numbers["rows"])
+            cells = tuple(
+                {**key, "method": method, "seed": seed, "m": numbers["fit_m"] if method in HEADS else None}
+                for seed in range(numbers["seeds"])
+                for method in ("nothing", "retrain", *HEADS)
+            )
+            seconds = numbers["seeds"] * (4.0 if model == "lr" else 30.0)
+            yield Job(f"{dataset} {model} refresh", cells, partial(refreshes, context, dataset, model), seconds)
 
-            def run(done: Done, dataset: str = dataset, model: str = model) -> Iterator[Record]:
-                return refreshes(setting, numbers, dataset, model, done)
 
-            weight = numbers["seeds"] * (4.0 if model == "lr" else 30.0)
-            made.append(Job("leak", f"{dataset} {model} refresh", pinned(setting, run), weight))
-    return made
+register(
+    Experiment(
+        name="leak",
+        title="Rows in the unlearner's own training (Theorem 7.1)",
+        help="Theorem 7.1: rows that trained the unlearner; cost of refreshing it.",
+        profiles={
+            "tiny": {
+                "sizes": ("magic", "adult"),
+                "m": 20,
+                "k": (1, 2),
+                "draws": 2,
+                "subsets": (("lr", "l2ul-paper", 500),),
+                "lr": ("magic",),
+                "mlp": (),
+                "rows": 600,
+                "fit_m": 40,
+                "s": 100,
+                "anchor_rows": 500,
+                "repeats": 2,
+                "seeds": 1,
+            },
+            "quick": {
+                "sizes": ("magic", "covtype", "higgs"),
+                "m": 1000,
+                "k": (1, 2),
+                "draws": 1,
+                "subsets": SUBSETS,
+                "lr": ("magic", "higgs"),
+                "mlp": (),
+                "rows": 8000,
+                "fit_m": 200,
+                "s": 1000,
+                "anchor_rows": 500,
+                "repeats": 5,
+                "seeds": 1,
+            },
+            "paper": {
+                "sizes": "all",
+                "m": 1000,
+                "k": (1, 2),
+                "draws": 10,
+                "subsets": SUBSETS,
+                "lr": "all",
+                "mlp": ("magic", "adult"),
+                "rows": None,
+                "fit_m": 1000,
+                "s": None,
+                "anchor_rows": None,
+                "repeats": 5,
+                "seeds": 3,
+            },
+            "full": {
+                "sizes": "all",
+                "m": 1000,
+                "k": (1, 2, 3, 5),
+                "draws": 20,
+                "subsets": SUBSETS,
+                "lr": "all",
+                "mlp": ("magic", "adult", "skin"),
+                "rows": None,
+                "fit_m": 1000,
+                "s": None,
+                "anchor_rows": None,
+                "repeats": 11,
+                "seeds": 5,
+            },
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.leak:FIGURE",
+        fields={
+            "predicted": info("share of rows in at least k subsets, by the binomial tail"),
+            "counted": info("share counted"),
+            "expected": info("mean number of subsets that hold a row, m s / n"),
+            "with_refresh": info("refresh_seconds / answer_seconds"),
+            "pairs_dropped": info("training pairs made anew by a refresh, median"),
+            "partitions": info("partitions drawn anew by a refresh, median"),
+            "pairs_in_use": info("whether the head is trained on pairs at all", (bool,)),
+            "head": info("what the last refresh did", (str,)),
+            "due_share": info("share of the requests after which a refresh was due"),
+        },
+        order=70,
+    )
+)

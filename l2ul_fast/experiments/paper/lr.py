@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from l2ul_fast.experiments.arena import Arena, chosen, compare
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments.arena import PROFILES, comparison
+from l2ul_fast.experiments.registry import Context, Experiment, Job, register
 
 REQUESTS = (("random", 1),)
 
 
-def jobs(setting: Setting) -> list[Job]:
+def jobs(context: Context) -> Iterator[Job]:
     """A job for each dataset."""
-    return [Job("lr", name, partial(measure, setting, name), weight=8.0) for name in setting.datasets]
+    for dataset in context.datasets:
+        yield comparison(context, dataset, "lr", REQUESTS)
 
 
-def measure(setting: Setting, name: str, done: Done) -> Iterator[Record]:
-    facts = setting.facts
-    label, train, test = setting.tables(name, facts["rows"])
-    arena = Arena(name, label, train, test, "lr", setting.seed, facts["m"])
-    yield from compare(arena, REQUESTS, facts["runs"], done, chosen(arena, facts | {"wide_skips": ()}))
+register(
+    Experiment(
+        name="lr",
+        title="Logistic regression (Fig. 2)",
+        help="Fig. 2: logistic regression, one row forgotten, every method.",
+        profiles=PROFILES,
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.methods:FIGURE",
+        order=10,
+    )
+)

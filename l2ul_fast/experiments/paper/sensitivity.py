@@ -5,13 +5,6 @@ smaller in the quick profile). Theta and the retrains are computed once, pairs o
 first of them), cells once per psi and seed; only what depends on a value is made anew. What does not depend on it gives
 the same answer again: the learned head uses no cells, and pairs of the anchored MLP hold all rows, so s is not in them.
 
-One record per (dataset, model, method, parameter, value, r, seed):
-  dataset, source, n, d, model, method ("l2ul-learned", "l2ul-kme", "l2ul-paper"), r, seed
-  parameter ("psi", "s", "m"), value; psi, s, m: all three as used
-  accuracy, retrain_accuracy, rho, disagreement, nothing_disagreement, change (see parts.score)
-  pairs: how many converged, and were used
-  status: "ok", or why there is no answer (then the numbers are None)
-"nothing" and "retrain" have one record per (dataset, model, r, seed), with parameter and value None.
 The MLP of l2ul-paper is trained without an anchor: its rho refers to the optimum reached from its own theta.
 """
 
@@ -19,20 +12,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.scoring import Ids, Numbers, Vector, chosen, numbers_of, pinned, score
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments import inputs
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.scoring import Numbers, score
+from l2ul_fast.measure.records import Record, info
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.heads.base import Rows
 from l2ul_fast.unlearner.heads.kme import Kme
 from l2ul_fast.unlearner.heads.learned import Learned
 from l2ul_fast.unlearner.heads.paper import Paper
-from l2ul_fast.unlearner.heads.sealed import counts_of, make_pairs, train_first
+from l2ul_fast.unlearner.heads.sealed import make_pairs, train_first
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.plan import request
@@ -40,48 +36,6 @@ from l2ul_fast.unlearner.state import CellState
 
 DATASETS = ("susy", "higgs")
 WIDE = (2, 4, 8, 16, 32, 64, 128, 256)
-#: rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m).
-PROFILES: dict[str, Numbers] = {
-    "quick": {
-        "lr": DATASETS,
-        "mlp": ("susy",),
-        "rows": {"lr": 8000, "mlp": 5000},
-        "psi": (2, 4, 16),
-        "s": {"lr": (200, 1000), "mlp": (300, 1000)},
-        "m": {"lr": (50, 200), "mlp": (100, 400)},
-        "default": {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
-        "r": (1, 100),
-        "seeds": {"lr": 3, "mlp": 1},
-        "anchor_rows": 3000,
-        "t": 50,
-    },
-    "paper": {
-        "lr": DATASETS,
-        "mlp": DATASETS,
-        "rows": {"lr": None, "mlp": 200_000},
-        "psi": WIDE,
-        "s": {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
-        "m": {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
-        "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
-        "r": (1, 100, 1000),
-        "seeds": {"lr": 10, "mlp": 10},
-        "anchor_rows": 20_000,
-        "t": 100,
-    },
-    "full": {
-        "lr": DATASETS,
-        "mlp": DATASETS,
-        "rows": {"lr": None, "mlp": 1_000_000},
-        "psi": WIDE,
-        "s": {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
-        "m": {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
-        "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
-        "r": (1, 10, 100, 1000),
-        "seeds": {"lr": 20, "mlp": 10},
-        "anchor_rows": 20_000,
-        "t": 100,
-    },
-}
 PARAMETERS = ("psi", "s", "m")
 LEARNED, REPAIRED, PAPER = METHODS = ("l2ul-learned", "l2ul-kme", "l2ul-paper")
 
@@ -141,7 +95,7 @@ class Bench:
             pairs = self.pairs(method, s, m, seed)
             options = self.options | {"psi": psi, "s": s, "m": m, "random_state": seed}
             if method == LEARNED:
-                made: Any = Learned.of(trained, pairs, counts_of(self.table), options)[0]
+                made: Any = Learned.of(trained, pairs, self.table, None, options)[0]
             else:
                 kind = Kme if method == REPAIRED else Paper
                 made = kind.of(trained, pairs, self.table, self.cells(psi, seed).copy(), options)[0]
@@ -172,57 +126,119 @@ def cells_of(numbers: Numbers, model: str, n: int) -> list[tuple[str, int, dict[
     return [cell for cell in out if cell[2]["s"] <= n // 2]
 
 
-def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
-    seeds, key = range(numbers["seeds"][model]), {"dataset": dataset, "model": model}
-
-    label, train, test = setting.tables(dataset, numbers["rows"][model])
-    cells: list[tuple[str, str | None, int | None, dict[str, int]]] = [("nothing", None, None, {})]
-    cells += [("retrain", None, None, {})]
-    cells += [(method, *cell) for method in METHODS for cell in cells_of(numbers, model, train.n)]
-    todo = []
-    for seed in seeds:
-        for method, parameter, value, used in cells:
-            cell = {"method": method, "parameter": parameter, "value": value, "seed": seed}
-            if not all(done(r=r, **cell, **key) for r in numbers["r"]):
-                todo.append((seed, method, parameter, value, used))
-    if not todo:
-        return
-    bench = Bench(model, train, numbers, setting.seed)
-    facts: Record = {**key, "source": label, "n": train.n, "d": train.d}
+def measure(context: Context, dataset: str, model: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Heads are trained once for all r."""
+    label, train, test = inputs.tables(context, dataset, context.numbers["rows"][model])
+    bench = Bench(model, train, context.numbers, context.seed)
     targets: dict[Any, tuple[Ids, Vector]] = {}
-    for seed, method, parameter, value, used in todo:
-        for r in numbers["r"]:
-            cell = {"method": method, "parameter": parameter, "value": value, "seed": seed, "r": r}
-            if done(**key, **cell):
+    for cell in cells:
+        method, seed, r = cell["method"], cell["seed"], cell["r"]
+        facts = {**cell, "source": label, "d": train.d}
+        model_, theta = bench.of(method if method in METHODS else LEARNED)
+        family = (method == PAPER and model == "mlp", seed, r)
+        if family not in targets:
+            ids = np.sort(request("random", r, None, train.y, np.random.default_rng([context.seed, 77, seed, r])))
+            targets[family] = ids, bench.target(PAPER if family[0] else LEARNED, ids)
+        ids, target = targets[family]
+        extra: Record = {}
+        if method not in METHODS:
+            answered = theta if method == "nothing" else target
+        else:
+            try:
+                head, extra["pairs"] = bench.head(method, cell["psi"], cell["s"], cell["m"], seed)
+            except UserError as error:
+                yield {**facts, "rho": None, "accuracy": None, "status": str(error)}
                 continue
-            model_, theta = bench.of(method if method in METHODS else LEARNED)
-            family = (method == PAPER and model == "mlp", seed, r)
-            if family not in targets:
-                ids = np.sort(request("random", r, None, train.y, np.random.default_rng([setting.seed, 77, seed, r])))
-                targets[family] = ids, bench.target(PAPER if family[0] else LEARNED, ids)
-            ids, target = targets[family]
-            extra: Record = {"status": "ok"}
-            if parameter is None:
-                answered = theta if method == "nothing" else target
-            else:
-                try:
-                    head, extra["pairs"] = bench.head(method, used["psi"], used["s"], used["m"], seed)
-                except UserError as error:
-                    yield {**facts, **cell, **used, "rho": None, "accuracy": None, "status": str(error)}
-                    continue
-                answered = bench.answer(head, ids)
-            yield {**facts, **cell, **used, **extra, **score(model_, answered, theta, target, test)}
+            answered = bench.answer(head, ids)
+        yield {**facts, **extra, **score(model_, answered, theta, target, test)}
 
 
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "sensitivity", PROFILES)
-    made = []
+def jobs(context: Context) -> Iterator[Job]:
+    """A job for each model and dataset."""
+    numbers = context.numbers
     for model in numbers["rows"]:
-        for dataset in chosen(setting, numbers[model]):
+        for dataset in context.among(numbers[model]):
+            n = inputs.train_size(context, dataset, numbers["rows"][model])
+            nobody = {"parameter": None, "value": None}
+            swept: list[dict[str, Any]] = [{"method": name, **nobody} for name in ("nothing", "retrain")]
+            swept += [
+                {"method": method, "parameter": parameter, "value": value, **used}
+                for method in METHODS
+                for parameter, value, used in cells_of(numbers, model, n)
+            ]
+            cells = tuple(
+                {"dataset": dataset, "model": model, "n": n, "seed": seed, "r": r, **one}
+                for seed in range(numbers["seeds"][model])
+                for one in swept
+                for r in numbers["r"]
+            )
+            seconds = numbers["seeds"][model] * (4.0 if model == "lr" else 12.0)
+            yield Job(f"{dataset} {model}", cells, partial(measure, context, dataset, model), seconds)
 
-            def run(done: Done, dataset: str = dataset, model: str = model) -> Iterator[Record]:
-                return measure(setting, numbers, dataset, model, done)
 
-            weight = numbers["seeds"][model] * (4.0 if model == "lr" else 12.0)
-            made.append(Job("sensitivity", f"{dataset} {model}", pinned(setting, run), weight))
-    return made
+register(
+    Experiment(
+        name="sensitivity",
+        title="Sensitivity to ψ, s and m (Figs. 7–8)",
+        help="Figs. 7-8: psi, s and m.",
+        # rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m)
+        profiles={
+            "tiny": {
+                "lr": ("magic", "adult"),
+                "mlp": ("magic",),
+                "rows": {"lr": 1200, "mlp": 800},
+                "psi": (2, 8),
+                "s": {"lr": (100, 300), "mlp": (100, 200)},
+                "m": {"lr": (30, 100), "mlp": (30, 60)},
+                "default": {"lr": (2, 300, 100), "mlp": (2, 200, 60)},
+                "r": (1, 20),
+                "seeds": {"lr": 1, "mlp": 1},
+                "anchor_rows": 200,
+                "t": 10,
+            },
+            "quick": {
+                "lr": DATASETS,
+                "mlp": ("susy",),
+                "rows": {"lr": 8000, "mlp": 5000},
+                "psi": (2, 4, 16),
+                "s": {"lr": (200, 1000), "mlp": (300, 1000)},
+                "m": {"lr": (50, 200), "mlp": (100, 400)},
+                "default": {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
+                "r": (1, 100),
+                "seeds": {"lr": 3, "mlp": 1},
+                "anchor_rows": 3000,
+                "t": 50,
+            },
+            "paper": {
+                "lr": DATASETS,
+                "mlp": DATASETS,
+                "rows": {"lr": None, "mlp": 200_000},
+                "psi": WIDE,
+                "s": {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
+                "m": {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
+                "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+                "r": (1, 100, 1000),
+                "seeds": {"lr": 10, "mlp": 10},
+                "anchor_rows": 20_000,
+                "t": 100,
+            },
+            "full": {
+                "lr": DATASETS,
+                "mlp": DATASETS,
+                "rows": {"lr": None, "mlp": 1_000_000},
+                "psi": WIDE,
+                "s": {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
+                "m": {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
+                "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+                "r": (1, 10, 100, 1000),
+                "seeds": {"lr": 20, "mlp": 10},
+                "anchor_rows": 20_000,
+                "t": 100,
+            },
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.sensitivity:FIGURE",
+        fields={"pairs": info("training pairs that converged, and were used", (int,))},
+        order=50,
+    )
+)

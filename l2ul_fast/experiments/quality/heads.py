@@ -1,23 +1,15 @@
 """Distance to a true retrain (rho) by kind of request, beside its estimate, and what a request leaves due.
 
 Every request starts from the same fitted unlearner and is compared with a retrain without its rows, converged down to
-rounding (`tol=0`), so that rho of a single row is not the solver's error. rho = |theta' - theta_r| / |theta - theta_r|
-with theta the optimum on all rows: doing nothing scores 1, a second retrain from another start the solver's floor.
+rounding (`tol=0`), so that rho of a single row is not the solver's error. rho is relative to theta, the optimum on all
+rows: doing nothing scores 1, a second retrain from another start the solver's floor.
 
-Records, experiment "unlearn-rho", one per (dataset, model, request, draw, method, order, rtol):
-  dataset, source, n, d, model, request ("random 100", ...), kind, r (rows really asked for), draw, seed
-  method: nothing, retrain, newton, l2ul-expansion; order and rtol of the latter (rtol None: the instant answer)
-  rho, change (|theta - theta_r|), seconds (of `u.unlearn`), error (its estimate of rho), tier, due
-and for the instant answer:
-  own_rho (lr): distance to A'(rest), the root of the polynomial summed without the rows, in units of what that moves
-  own_equal (lr): whether the canonical theta equals that of A'(rest) bit for bit
-  refresh_seconds, refreshed_rho: of the pass that was due (lr; None where none was), of the seal (mlp)
-  rho_anew (mlp, all methods), anchor_moved: see `MlpRequests`
+Experiment "unlearn-rho": methods nothing, retrain, newton and l2ul-expansion with its order and rtol (None: the instant
+answer). The instant answer of logistic regression is also compared with A'(rest), the root of the polynomial summed
+without the rows (`own_rho`, `own_equal`); the MLP's with the fit around a new anchor (`rho_anew`, see `MlpRequests`).
 
-Experiment "unlearn-grid" says what the widths of the grid trade, one record per (dataset, factor, draw):
-  factor: widths as a multiple of the rule's; draw: another row, and another place of the optimum in its cell
-  rho: of that row's instant answer; crossing: expected share of single rows whose request leaves the cell, to first
-  order, over all rows and places; narrowest, widest: of the widths
+Experiment "unlearn-grid": what the widths of the grid trade. `factor` multiplies the rule's widths; each repeat has
+another row, and another place of the optimum in its cell.
 """
 
 from __future__ import annotations
@@ -25,25 +17,26 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.baselines.l2ul import DEFAULT, Scratch, plain, quiet
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import DEFAULT, Scratch, plain, quiet
-from l2ul_fast.experiments.jobs import Done
+from l2ul_fast.experiments.inputs import tables, train_size
+from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
+from l2ul_fast.metrics import parameter_distance, rho
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.heads.base import Rows
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.pairs.plan import request
 from l2ul_fast.unlearner.passes import LocalPasses
+from l2ul_fast.unlearner.result import finite
 from l2ul_kernels.request import expansion as kernels
-
-Vector = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 RHO, GRID = "unlearn-rho", "unlearn-grid"
 
@@ -57,6 +50,7 @@ class Asked(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Its column of a table."""
         return f"{self.kind} {self.r:d}" if self.r else f"{self.kind} {100 * self.share:g} %"
 
     def size(self, n: int) -> int:
@@ -76,6 +70,82 @@ REQUESTS = (
 )
 #: Draws of a request before a table counts as too small for it.
 TRIES = 20
+#: rtol of the second answer of logistic regression and of the MLP.
+LR_RTOL, MLP_RTOL = 1e-3, 1e-2
+#: (method, order, rtol) of what is compared.
+Answers = dict[tuple[str, int | None, float | None], Record]
+NOTHING, NEWTON, RETRAIN = ("nothing", None, None), ("newton", None, None), ("retrain", None, None)
+COMPARED = {
+    "lr": (NOTHING, NEWTON, (DEFAULT, 3, None), (DEFAULT, 3, LR_RTOL), (DEFAULT, 2, None), RETRAIN),
+    "mlp": (NOTHING, NEWTON, (DEFAULT, None, None), (DEFAULT, None, MLP_RTOL), RETRAIN),
+}
+
+
+def expansion_of(u: L2UL) -> Expansion:
+    """The default head of a linear model, with what only it has."""
+    return cast(Expansion, u.head)
+
+
+def sized(n: int) -> dict[tuple[str, int], Asked]:
+    """(kind, rows) of every request on a table of n rows -> what it is; on small ones, two may be the same."""
+    return {(asked.kind, asked.size(n)): asked for asked in reversed(REQUESTS)}
+
+
+def asked_of(record: Record) -> Asked | None:
+    """What a record of "unlearn-rho" answers."""
+    return sized(record["n"]).get((record["request"], record["r"]))
+
+
+def rho_jobs(context: Context, model: str) -> Iterator[Job]:
+    """Logistic regression on every dataset, or the MLP on those of the profile."""
+    numbers = context.numbers
+    lr = [(name, numbers["rows"]) for name in context.datasets]
+    mlp = [(name, rows) for name, rows in numbers["mlp"] if name in context.datasets]
+    draws = numbers["draws"] if model == "lr" else numbers["mlp_draws"]
+    for dataset, rows in lr if model == "lr" else mlp:
+        n = train_size(context, dataset, rows)
+        base = {"experiment": RHO, "dataset": dataset, "n": n, "model": model, "seed": context.seed}
+        cells = tuple(
+            {**base, "request": kind, "r": r, "repeat": draw, "method": method, "order": order, "rtol": rtol}
+            for kind, r in reversed(sized(n))
+            for draw in range(draws)
+            for method, order, rtol in COMPARED[model]
+        )
+        seconds = draws * (3.0 if model == "lr" else 15.0)
+        yield Job(f"{dataset} {n:,} rows", cells, partial(measure_rho, context, dataset, rows), seconds)
+
+
+def measure_rho(context: Context, dataset: str, rows: int, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Everybody's answers to every request on one dataset."""
+    label, train, _ = tables(context, dataset, rows)
+    model, seed = cells[0]["model"], context.seed
+    compare: LogisticRequests | MlpRequests = (LogisticRequests if model == "lr" else MlpRequests)(train, seed)
+    for kind, r, draw in dict.fromkeys((cell["request"], cell["r"], cell["repeat"]) for cell in cells):
+        asked = sized(train.n)[kind, r]
+        answers = compare.answers(draw_request(train, asked, draw, seed))
+        facts = {"source": label, "d": train.d, "r_asked": asked.r or r}
+        for cell in cells:
+            if (cell["request"], cell["r"], cell["repeat"]) == (kind, r, draw):
+                yield {**cell, **facts, **answers[cell["method"], cell["order"], cell["rtol"]]}
+
+
+def draw_request(table: ArrayTable, asked: Asked, draw: int, seed: int) -> Ids:
+    """Row numbers of one request, ascending; every class keeps a row.
+
+    Raises
+    ------
+    UserError
+        If every draw takes out a whole class.
+    """
+    held = np.bincount(table.y)
+    # a stream of its own: never the seeds that training pairs were drawn with
+    rng = np.random.default_rng([seed, 77, draw, REQUESTS.index(asked)])
+    for _ in range(TRIES):
+        ids = request(asked.kind, asked.size(table.n), table.X, table.y, rng)
+        left = held - np.bincount(table.y[ids], minlength=held.size)
+        if left[held > 0].all():
+            return np.sort(ids)
+    raise UserError(f"every draw of {asked.name} takes out a whole class: use more rows")
 
 
 def answer(u: L2UL, ids: Ids, rtol: float | None = None) -> Vector:
@@ -92,23 +162,6 @@ def newton(u: L2UL, table: ArrayTable, ids: Ids, theta: Vector | None = None) ->
     total = len(ids) * (u.model.data_gradient(start, X, y) + u.model.penalty_gradient(start))
     hessian = u.model.hessian(start, table.X[rest], table.y[rest])
     return np.asarray(start + np.linalg.solve(hessian, total) / len(rest))
-
-
-def requests_of(table: ArrayTable, draws: int, seed: int) -> Iterator[tuple[Asked, int, Ids]]:
-    """(kind of request, draw, row numbers) of all requests on a table; every class keeps a row."""
-    held = np.bincount(table.y)
-    for place, asked in enumerate(REQUESTS):
-        for draw in range(draws):
-            # a stream of its own: never the seeds that training pairs were drawn with
-            rng = np.random.default_rng([seed, 77, draw, place])
-            for _ in range(TRIES):
-                ids = request(asked.kind, asked.size(table.n), table.X, table.y, rng)
-                left = held - np.bincount(table.y[ids], minlength=held.size)
-                if left[held > 0].all():
-                    yield asked, draw, np.sort(ids)
-                    break
-            else:
-                raise UserError(f"every draw of {asked.name} takes out a whole class: use more rows")
 
 
 def sums_without(head: Expansion, rest: Any) -> Expansion:
@@ -128,11 +181,6 @@ def sums_without(head: Expansion, rest: Any) -> Expansion:
     return made
 
 
-def relative(found: Vector, target: Vector, change: float) -> float | None:
-    """Distance in units of `change`; None where retraining changes nothing."""
-    return float(np.linalg.norm(found - target)) / change if change > 0 else None
-
-
 def timed(u: L2UL, ids: Ids, rtol: float | None = None) -> tuple[Record, Vector]:
     """Take the rows out of u: (what a record says of the answer, theta')."""
     rows = plain(ids)
@@ -140,51 +188,14 @@ def timed(u: L2UL, ids: Ids, rtol: float | None = None) -> tuple[Record, Vector]
         begin = time.perf_counter()
         result = u.unlearn(rows, rtol=rtol)
         seconds = time.perf_counter() - begin
-    error = result.error
-    known = None if error is None or not np.isfinite(error) else error
-    facts: Record = {"seconds": seconds, "error": known, "tier": result.tier, "due": result.due is not None}
-    return facts, np.array(result.theta)
+    facts = finite({"error": result.error, "tier": result.tier, "due": result.due is not None})
+    return {"seconds": seconds, **facts}, np.array(result.theta)
 
 
-class Cell:
-    """Records of one request: every method's answer beside the retrain `target`, and beside a second one if given."""
-
-    def __init__(self, facts: Record, theta: Vector, target: Vector, anew: Vector | None = None) -> None:
-        self.theta, self.target, self.anew = theta, target, anew
-        self.change = float(np.linalg.norm(theta - target))
-        self.facts = facts | {"change": self.change}
-        self.records: list[Record] = []
-
-    def add(self, method: str, found: Vector, **more: Any) -> None:
-        record: Record = {**self.facts, "method": method, "order": None, "rtol": None}
-        record["rho"] = relative(found, self.target, self.change)
-        if self.anew is not None:
-            record["rho_anew"] = relative(found, self.anew, float(np.linalg.norm(self.theta - self.anew)))
-        self.records.append(record | more)
-
-
-def measure(
-    dataset: str, source: str, train: ArrayTable, model: str, draws: int, done: Done, seed: int = 1
-) -> Iterator[Record]:
-    """Records of every kind of request on one dataset, those that are `done` left out."""
-    base: Record = {"dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": model, "seed": seed}
-    compare: LogisticRequests | MlpRequests | None = None
-    for asked, draw, ids in requests_of(train, draws, seed):
-        key = {"request": asked.name, "draw": draw}
-        if done(method=LAST, **key):
-            continue
-        if compare is None:  # a finished part needs no fit
-            compare = (LogisticRequests if model == "lr" else MlpRequests)(train, seed)
-        for record in compare.records(base | key | {"kind": asked.kind, "r": len(ids)}, ids):
-            own = {name: record[name] for name in ("method", "order", "rtol")}
-            if not done(**key, **own):
-                yield record
-
-
-#: The method whose record ends a request's.
-LAST = "retrain"
-#: rtol of the second answer of logistic regression and of the MLP.
-LR_RTOL, MLP_RTOL = 1e-3, 1e-2
+def scored(found: Vector, target: Vector, theta: Vector, anew: Vector | None = None) -> Record:
+    """rho of an answer against the retrain `target`, and against a second one if given."""
+    record: Record = {"rho": rho(found, target, theta).value, "change": parameter_distance(theta, target).value}
+    return record if anew is None else record | {"rho_anew": rho(found, anew, theta).value}
 
 
 class LogisticRequests:
@@ -199,31 +210,32 @@ class LogisticRequests:
         for scratch in (self.third, self.second):
             warm_up(scratch)
 
-    def records(self, facts: Record, ids: Ids) -> list[Record]:
+    def answers(self, ids: Ids) -> Answers:
+        """What each record says."""
         model, theta, rest = self.u.model, self.theta, self.train.without(ids)
         target = np.asarray(model.fit(rest, start=theta, tol=0.0).theta)
-        cell = Cell(facts, theta, target)
-        cell.add("nothing", theta)
-        cell.add("newton", newton(self.u, self.train, ids, theta))
+        score = partial(scored, target=target, theta=theta)
         instant = self.third.renew()
         said, found = timed(instant, ids)
-        cell.add(DEFAULT, found, order=3, **said, **self._beside(instant, found, rest, target, cell.change))
-        said, found = timed(self.third.renew(), ids, LR_RTOL)
-        cell.add(DEFAULT, found, order=3, rtol=LR_RTOL, **said)
-        said, found = timed(self.second.renew(), ids)
-        cell.add(DEFAULT, found, order=2, **said)
+        answers: Answers = {
+            NOTHING: score(theta),
+            NEWTON: score(newton(self.u, self.train, ids, theta)),
+            (DEFAULT, 3, None): score(found) | said | self._beside(instant, found, rest, target),
+        }
+        for scratch, order, rtol in ((self.third, 3, LR_RTOL), (self.second, 2, None)):
+            said, found = timed(scratch.renew(), ids, rtol)
+            answers[DEFAULT, order, rtol] = score(found) | said
         begin = time.perf_counter()
         cold = np.asarray(model.fit(rest, tol=0.0).theta)
-        cell.add("retrain", cold, seconds=time.perf_counter() - begin)
-        return cell.records
+        answers[RETRAIN] = score(cold) | {"seconds": time.perf_counter() - begin}
+        return answers
 
-    def _beside(self, after: L2UL, found: Vector, rest: ArrayTable, target: Vector, change: float) -> Record:
+    def _beside(self, after: L2UL, found: Vector, rest: ArrayTable, target: Vector) -> Record:
         """Of the instant answer: distance to its own retrain A'(rest), and what its refresh costs where one is due."""
-        own = sums_without(after.head, rest)
-        moved = float(np.linalg.norm(self.u.theta - own.theta))
+        own = sums_without(expansion_of(after), rest)
         same = copy.deepcopy(after.head).canonical().tobytes() == own.theta.tobytes()
         facts: Record = {
-            "own_rho": relative(found, own.theta, moved),
+            "own_rho": rho(found, own.theta, self.u.theta).value,
             "own_equal": bool(same),
             "refresh_seconds": None,
             "refreshed_rho": None,
@@ -232,7 +244,7 @@ class LogisticRequests:
             begin = time.perf_counter()
             after.refresh()
             facts["refresh_seconds"] = time.perf_counter() - begin
-            facts["refreshed_rho"] = relative(after.theta, target, change)
+            facts["refreshed_rho"] = rho(after.theta, target, self.theta).value
         return facts
 
 
@@ -251,7 +263,8 @@ class MlpRequests:
         self.scratch = Scratch(self.u)
         warm_up(self.scratch, MLP_RTOL)
 
-    def records(self, facts: Record, ids: Ids) -> list[Record]:
+    def answers(self, ids: Ids) -> Answers:
+        """What each record says."""
         theta, model, rest = self.theta, self.u.model, self.train.without(ids)
         target = _optimum(model, rest, theta)
         sealed = self.scratch.renew()
@@ -260,18 +273,20 @@ class MlpRequests:
         sealed.refresh()
         said["refresh_seconds"] = time.perf_counter() - begin
         anew = _optimum(sealed.model, rest, sealed.theta)
-        said["refreshed_rho"] = relative(sealed.theta, anew, float(np.linalg.norm(theta - anew)))
+        said["refreshed_rho"] = rho(sealed.theta, anew, theta).value
         said["anchor_moved"] = bool(np.any(sealed.model.anchor != model.anchor))
-        cell = Cell(facts, theta, target, anew)
-        cell.add("nothing", theta)
-        cell.add("newton", newton(self.u, self.train, ids, theta))
-        cell.add(DEFAULT, found, **said)
+        score = partial(scored, target=target, theta=theta, anew=anew)
+        answers: Answers = {
+            NOTHING: score(theta),
+            NEWTON: score(newton(self.u, self.train, ids, theta)),
+            (DEFAULT, None, None): score(found) | said,
+        }
         said, found = timed(self.scratch.renew(), ids, MLP_RTOL)
-        cell.add(DEFAULT, found, rtol=MLP_RTOL, **said)
+        answers[DEFAULT, None, MLP_RTOL] = score(found) | said
         begin = time.perf_counter()
         cold = _optimum(model, rest, None)
-        cell.add("retrain", cold, seconds=time.perf_counter() - begin)
-        return cell.records
+        answers[RETRAIN] = score(cold) | {"seconds": time.perf_counter() - begin}
+        return answers
 
 
 def _optimum(model: Any, rows: ArrayTable, start: Vector | None) -> Vector:
@@ -304,38 +319,41 @@ def shifts(u: L2UL, table: ArrayTable) -> Vector:
     """(n, p): by how much each row alone moves theta when it leaves, to first order (H^-1 times its gradient)."""
     rows = np.column_stack([table.X.astype(np.float64), np.ones(len(table.X))])
     slope = 1.0 / (1.0 + np.exp(-(rows @ u.theta))) - table.y
-    return np.asarray((rows * slope[:, None]) @ u.head.inverse)
+    return np.asarray((rows * slope[:, None]) @ expansion_of(u).inverse)
 
 
-def measure_grid(
-    dataset: str, source: str, train: ArrayTable, draws: int, done: Done, seed: int = 1
-) -> Iterator[Record]:
+def grid_jobs(context: Context) -> Iterator[Job]:
+    """Every dataset."""
+    numbers = context.numbers
+    for dataset in context.datasets:
+        n = train_size(context, dataset, numbers["rows"])
+        base = {"experiment": GRID, "dataset": dataset, "n": n, "model": "lr", "method": DEFAULT, "r": 1}
+        cells = tuple(
+            {**base, "factor": factor, "repeat": draw, "seed": context.seed}
+            for factor in FACTORS
+            for draw in range(numbers["draws"])
+        )
+        yield Job(dataset, cells, partial(measure_grid, context, dataset), seconds=1.0 * numbers["draws"])
+
+
+def measure_grid(context: Context, dataset: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """rho of one row, and how many single requests leave the cell, for widths around those of the rule."""
-    todo = [(f, draw) for f in FACTORS for draw in range(draws) if not done(factor=f, draw=draw)]
-    if not todo:
-        return
-    u = L2UL("lr", random_state=seed).fit(train.X, train.y)
-    model, rule = u.model, widths(u.head)
+    label, train, _ = tables(context, dataset, context.numbers["rows"])
+    u = L2UL("lr", random_state=context.seed).fit(train.X, train.y)
+    model, rule = u.model, widths(expansion_of(u))
     theta = np.asarray(model.fit(train, start=u.theta, tol=0.0).theta)
     moves = np.abs(shifts(u, train))
-    for factor, draw in todo:
-        rng, h = np.random.default_rng([seed, 78, draw]), factor * rule
+    for cell in cells:
+        rng, h = np.random.default_rng([context.seed, 78, cell["repeat"]]), cell["factor"] * rule
         row = np.array([rng.integers(train.n)])
         head = Expansion.build(model, train, theta, anchor=theta - (rng.random(h.size) - 0.5) * h)
         head.forget(Rows(*train.take(row), None, row))
         target = np.asarray(model.fit(train.without(row), start=theta, tol=0.0).theta)
         yield {
-            "dataset": dataset,
-            "source": source,
-            "n": train.n,
+            **cell,
+            "source": label,
             "d": train.d,
-            "model": "lr",
-            "method": DEFAULT,
-            "r": 1,
-            "seed": seed,
-            "factor": factor,
-            "draw": draw,
-            "rho": relative(head.theta, target, float(np.linalg.norm(theta - target))),
+            "rho": rho(head.theta, target, theta).value,
             "crossing": float(np.mean(1.0 - np.prod(1.0 - np.minimum(moves / h, 1.0), axis=1))),
             "narrowest": float(h.min()),
             "widest": float(h.max()),

@@ -1,6 +1,7 @@
 """Byte identity of the state after requests, and what an attacker with the saved directory computes from it.
 
-Identity: rows are forgotten one by one and in groups, in random order. The integer sums must then equal, bit for bit,
+Identity, experiment "unlearn-identity": rows are forgotten one by one and in groups, in random order. The integer sums
+must then equal, bit for bit,
   without    sums made without these rows, from scratch, at the same anchor and scales
   refit      what a fit on the rows that stay saves: the file of sums and theta
   replaced   those of a twin in whose data other rows stood in their place before the fit
@@ -8,17 +9,11 @@ The sums in memory are compared where both sides expand at the same point; the s
 `save` expands anew where that is due. "nothing" is the control: sums from which no row was taken differ from those
 without the rows.
 
-Records, experiment "unlearn-identity", one per (dataset, check, case):
-  dataset, source, n, d, model, method, check, case, seed, r (rows forgotten), requests (in how many steps)
-  same_point: whether both sides have the same anchor and scales; sums_equal: of the sums in memory, None elsewhere
-  file_equal, theta_equal: of the saved file of sums and of the loaded theta; sha256, other_sha256: of that file
-  due: whether the state was due before it was saved
-
 Reconstruction, experiment "unlearn-reconstruction": `l2ul_fast.unlearner.reconstruct` attacks the directory that a head
-saved after one row was forgotten, one record per (dataset, model, method, how, scene, draw):
-  scene: "saved" (what a user leaves behind), "deferred" (defer=True: what is due is not done yet),
-  "before and after" (the attacker also holds the directory of before: no deterministic method can hide the row)
-  attack: the best one; error, chance: relative error of its row and of the best guess; ratio: error / chance
+saved after one row was forgotten:
+  saved             what a user leaves behind
+  deferred          defer=True: what is due is not done yet
+  before and after  the attacker also holds the directory of before: no deterministic method can hide the row
 """
 
 from __future__ import annotations
@@ -28,6 +23,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -35,17 +31,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.baselines.base import Ids
+from l2ul_fast.baselines.l2ul import DEFAULT, quiet, request
+from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import DEFAULT, quiet
-from l2ul_fast.experiments.jobs import Done
-from l2ul_fast.experiments.quality.heads import sums_without
+from l2ul_fast.experiments.inputs import dataset_file, some_rows, tables, train_size
+from l2ul_fast.experiments.quality.heads import expansion_of, sums_without
+from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.artifact.directory import read_header
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_kernels.request.claims import PRESENT
-
-Ids = NDArray[np.int64]
 
 IDENTITY, RECONSTRUCTION = "unlearn-identity", "unlearn-reconstruction"
 CHECKS = ("nothing", "without", "refit", "replaced")
@@ -53,6 +50,8 @@ CHECKS = ("nothing", "without", "refit", "replaced")
 SIZES = (1, 1, 10, 1, 100)
 #: Rows of a group at most.
 GROUP = 12
+#: Numbers of a table above which only a quarter of the cases are run: each saves two directories.
+LARGE = 10_000_000
 
 
 def schedule(ids: Ids, rng: np.random.Generator) -> list[Ids]:
@@ -74,9 +73,8 @@ def fit(X: NDArray[Any], y: NDArray[Any], seed: int) -> L2UL:
 
 def forget(u: L2UL, parts: list[Ids]) -> L2UL:
     """u after these requests, one after the other."""
-    with quiet():
-        for ids in parts:
-            u.unlearn(ids if ids.size > 1 else [int(ids[0])])
+    for ids in parts:
+        request(u, ids)
     return u
 
 
@@ -92,33 +90,39 @@ def saved(u: L2UL, scratch: Path) -> tuple[str, bytes]:
         return sums_digest(Path(folder) / "saved"), L2UL.load(Path(folder) / "saved").theta.tobytes()
 
 
-def measure(
-    dataset: str, source: str, train: ArrayTable, test: ArrayTable, cases: int, scratch: Path, done: Done, seed: int = 1
-) -> Iterator[Record]:
-    """Records of `cases` sequences of requests on one dataset, each with every check."""
-    todo = [(case, check) for case in range(cases) for check in CHECKS if not done(case=case, check=check)]
-    if not todo:
-        return
+def identity_jobs(context: Context) -> Iterator[Job]:
+    """Every dataset: sequences of requests, each with every check."""
+    numbers = context.numbers
+    for dataset in context.datasets:
+        n = train_size(context, dataset, numbers["rows"])
+        cases = numbers["cases"] if n * get_info(dataset).d <= LARGE else -(-numbers["cases"] // 4)
+        base = {"experiment": IDENTITY, "dataset": dataset, "n": n, "model": "lr", "seed": context.seed}
+        cells = tuple(
+            {
+                **base,
+                "r": min(SIZES[case % len(SIZES)], n // 20),
+                "repeat": case,
+                "check": check,
+                "method": "nothing" if check == "nothing" else DEFAULT,
+            }
+            for case in range(cases)
+            for check in CHECKS
+        )
+        yield Job(dataset, cells, partial(measure_identity, context, dataset), seconds=3.0)
+
+
+def measure_identity(context: Context, dataset: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Every case starts from the same unlearner."""
+    label, train, test = tables(context, dataset, context.numbers["rows"])
+    seed = context.seed
     u = fit(train.X, train.y, seed)
-    for case, check in todo:
-        rng = np.random.default_rng([seed, 81, case])
-        ids = np.sort(rng.choice(train.n, min(SIZES[case % len(SIZES)], train.n // 20), replace=False))
-        parts = schedule(ids, rng)
-        found = _check(u, train, test, check, ids, parts, rng, scratch, seed)
-        yield {
-            "dataset": dataset,
-            "source": source,
-            "n": train.n,
-            "d": train.d,
-            "model": "lr",
-            "check": check,
-            "method": "nothing" if check == "nothing" else DEFAULT,
-            "case": case,
-            "seed": seed,
-            "r": ids.size,
-            "requests": len(parts),
-            **found,
-        }
+    with TemporaryDirectory(dir=context.folder) as scratch:
+        for cell in cells:
+            rng = np.random.default_rng([seed, 81, cell["repeat"]])
+            ids = np.sort(rng.choice(train.n, cell["r"], replace=False))
+            parts = schedule(ids, rng)
+            found = _check(u, train, test, cell["check"], ids, parts, rng, Path(scratch), seed)
+            yield {**cell, "source": label, "d": train.d, "requests": len(parts), **found}
 
 
 def _check(
@@ -135,8 +139,8 @@ def _check(
     mine = u.copy() if check == "nothing" else forget(u.copy(), parts)
     record: Record = {"due": mine.due is not None, "same_point": True, "sums_equal": None}
     if check in ("nothing", "without"):
-        other = sums_without(mine.head, train.without(ids))
-        return record | {"sums_equal": bool(mine.head.sums.tobytes() == other.sums.tobytes())}
+        other = sums_without(expansion_of(mine), train.without(ids))
+        return record | {"sums_equal": bool(expansion_of(mine).sums.tobytes() == other.sums.tobytes())}
     rest = np.delete(np.arange(train.n), ids)
     if check == "refit":
         twin = fit(train.X[rest], train.y[rest], seed)
@@ -146,12 +150,13 @@ def _check(
         X[ids], y[ids] = test.X[chosen], test.y[chosen]
         twin = fit(X, y, seed)
     record["same_point"] = bool(
-        np.array_equal(mine.head.anchor, twin.head.anchor) and np.array_equal(mine.head.exponents, twin.head.exponents)
+        np.array_equal(expansion_of(mine).anchor, expansion_of(twin).anchor)
+        and np.array_equal(expansion_of(mine).exponents, expansion_of(twin).exponents)
     )
     if check == "replaced":
         forget(twin, parts)
     if record["same_point"]:
-        record["sums_equal"] = bool(mine.head.sums.tobytes() == twin.head.sums.tobytes())
+        record["sums_equal"] = bool(expansion_of(mine).sums.tobytes() == expansion_of(twin).sums.tobytes())
     (digest, theta), (other_digest, other_theta) = saved(mine, scratch), saved(twin, scratch)
     return record | {
         "file_equal": digest == other_digest,
@@ -174,10 +179,6 @@ class Subject(NamedTuple):
     file: bool = False
     cli: bool = False  #: the request goes through `l2ul unlearn`
 
-    @property
-    def head(self) -> str:
-        return str(self.options.get("head", "expansion"))
-
 
 SUBJECTS = (
     Subject("order 3", "lr", DEFAULT, {}),
@@ -196,46 +197,43 @@ SUBJECTS = (
 SAVED, DEFERRED, BOTH = SCENES = ("saved", "deferred", "before and after")
 
 
-def measure_reconstruction(
-    subject: Subject,
-    dataset: str,
-    source: str,
-    train: ArrayTable,
-    path: Path,
-    m: int,
-    draws: int,
-    scenes: tuple[str, ...],
-    scratch: Path,
-    done: Done,
-    seed: int = 1,
-) -> Iterator[Record]:
-    """One row is forgotten, the directory saved, and every attack tried on it; `path` is the dataset file."""
+def reconstruction_jobs(context: Context) -> Iterator[Job]:
+    """Every subject, on the first dataset."""
+    numbers, dataset = context.numbers, context.datasets[0]
+    for subject in (subject for subject in SUBJECTS if subject.model in numbers["attacked_models"]):
+        base: Record = {"experiment": RECONSTRUCTION, "dataset": dataset, "model": subject.model, "method": subject.method}
+        base |= {"how": subject.how, "r": 1, "seed": context.seed}
+        if not subject.file:  # a whole file is fitted as it is
+            base["n"] = min(train_size(context, dataset, numbers["rows"]), numbers["attacked"])
+        cells = tuple(
+            {**base, "scene": scene, "repeat": draw}
+            for draw in range(numbers["attacks"])
+            for scene in ((SAVED,) if subject.cli else numbers["scenes"])
+        )
+        title = f"{subject.model} {subject.method} {subject.how}"
+        measure = partial(measure_reconstruction, context, subject)
+        yield Job(title, cells, measure, seconds=3.0 if subject.model == "lr" else 15.0)
+
+
+def measure_reconstruction(context: Context, subject: Subject, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """One row is forgotten, the directory saved, and every attack tried on it."""
     from l2ul_fast.unlearner.reconstruct import INHERENT, reconstruct, verdict
 
-    scenes = (SAVED,) if subject.cli else scenes
-    todo = [(d, scene) for d in range(draws) for scene in scenes if not done(draw=d, scene=scene)]
-    if not todo:
-        return
-    with TemporaryDirectory(dir=scratch) as folder:
+    numbers, dataset = context.numbers, cells[0]["dataset"]
+    label, train, _ = tables(context, dataset, numbers["rows"])
+    train = some_rows(train, numbers["attacked"])
+    with TemporaryDirectory(dir=context.folder) as folder:
         before, after = Path(folder) / "before", Path(folder) / "after"
-        u = L2UL(subject.model, random_state=seed, m=m, **subject.options)
-        u = u.fit(path) if subject.file else u.fit(train.X, train.y)
+        u = L2UL(subject.model, random_state=context.seed, m=numbers["m"], **subject.options)
+        if subject.file:
+            u.fit(dataset_file(dataset, numbers["rows"], context.raw_dir, context.data_dir))
+        else:
+            u.fit(train.X, train.y)
         u.save(before)
-        facts: Record = {
-            "dataset": dataset,
-            "source": source,
-            "n": u.n,
-            "d": u.d,
-            "model": subject.model,
-            "method": subject.method,
-            "how": subject.how,
-            "r": 1,
-            "seed": seed,
-        }
         present = np.flatnonzero(u.status == PRESENT)
         data = None if subject.options.get("store_rows", True) else (train.X, train.y)
-        for draw, scene in todo:
-            rng = np.random.default_rng([seed, 84, draw])
+        for cell in cells:
+            rng, scene = np.random.default_rng([context.seed, 84, cell["repeat"]]), cell["scene"]
             row = int(rng.choice(present))
             if data is not None and scene != DEFERRED:
                 row = _row_not_due(before, train, rng.permutation(present))
@@ -251,9 +249,10 @@ def measure_reconstruction(
                 best = min(known, key=lambda a: a.error or 0.0, default=best)
             error = None if best is None else best.error
             yield {
-                **facts,
-                "scene": scene,
-                "draw": draw,
+                **cell,
+                "source": label,
+                "n": u.n,
+                "d": u.d,
                 "attack": None if best is None else best.name,
                 "error": error,
                 "chance": said.chance,

@@ -5,16 +5,7 @@ with a retrain without all rows that have left by then. The answers of l2ul-expa
 have left, not on how they left: no error adds up, and `due` says when its point should be made anew. "l2ul-refreshed"
 is the same with `refresh` after every `every` requests.
 
-One record per (dataset, model, method, r, requests, seed):
-  dataset, source, n (at the start), d, model, method, r, seed
-  requests: how many were answered by then; forgotten: rows that have left
-  unlearn_seconds, unlearn_seconds_max: median and longest request since the previous record
-  rho: |theta - theta_r| / |theta before the first request - theta_r|; drift: |theta - theta_r|; change: the denominator
-  residual: largest entry of the retained objective's gradient at theta
-  accuracy, retrain_accuracy, disagreement, nothing_disagreement: on test rows, against that retrain
-  error: what the unlearner itself estimates rho to be (None where it cannot); due: whether a refresh should follow
-  refreshes: how many so far; refresh_seconds: median time of it (None before the first)
-"nothing" keeps the first theta; "retrain" is a cold retrain at that point, and its unlearn_seconds the time it took.
+"nothing" keeps the first theta; "retrain" is a cold retrain at that point, and its answer_seconds the time it took.
 For an anchored MLP the retrain belongs to the anchor that it has by then. Requests were warmed up on a copy.
 """
 
@@ -22,64 +13,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from l2ul_fast.baselines import Retrain
-from l2ul_fast.experiments.contenders import DEFAULT, HEADS, plain, quiet, request
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.scoring import Ids, Numbers, chosen, fitted, numbers_of, pinned, score
-from l2ul_fast.measure.records import Record
+from l2ul_fast.baselines.base import Ids
+from l2ul_fast.experiments.inputs import tables, train_size
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import once
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.result import finite
 
 POINTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-PROFILES: dict[str, Numbers] = {
-    "quick": {
-        "lr": ("magic",),
-        "mlp": ("magic",),
-        "rows": {"lr": 8000, "mlp": 5000},
-        "m": 200,
-        "s": 1000,
-        "anchor_rows": 500,
-        "requests": 50,
-        "r": {"lr": (1, 10), "mlp": (1,)},
-        "every": 20,
-        "seeds": {"lr": 3, "mlp": 1},
-    },
-    "paper": {
-        "lr": ("magic", "adult", "covtype", "higgs"),
-        "mlp": ("magic", "adult"),
-        "rows": {"lr": None, "mlp": 60_000},
-        "m": 1000,
-        "s": None,
-        "anchor_rows": None,
-        "requests": 100,
-        "r": {"lr": (1, 10), "mlp": (1, 10)},
-        "every": 50,
-        "seeds": {"lr": 10, "mlp": 3},
-    },
-    "full": {
-        "lr": ("magic", "adult", "covtype", "higgs"),
-        "mlp": ("magic", "adult", "higgs"),
-        "rows": {"lr": None, "mlp": 60_000},
-        "m": 1000,
-        "s": None,
-        "anchor_rows": None,
-        "requests": 1000,
-        "r": {"lr": (1, 10), "mlp": (1, 10)},
-        "every": 100,
-        "seeds": {"lr": 10, "mlp": 10},
-    },
+DEFAULT, REFRESHED = "l2ul-expansion", "l2ul-refreshed"
+#: The MLP's stream leaves the paper's heads out: their rho is in the hundreds at once.
+STREAMS = {
+    "lr": (DEFAULT, REFRESHED, "l2ul-learned", "l2ul-kme", "l2ul-paper"),
+    "mlp": (DEFAULT, REFRESHED, "l2ul-learned"),
 }
-REFRESHED = "l2ul-refreshed"
-#: Method -> arguments of L2UL. The MLP's stream leaves the paper's heads out: their rho is in the hundreds at once.
-STREAMS: dict[str, dict[str, Any]] = {DEFAULT: {}, REFRESHED: {}, **HEADS}
-PAPERS = ("l2ul-kme", "l2ul-paper")
+#: What else is looked at along the stream of the default head.
+REFERENCES = ("nothing", "retrain")
 WARM = 20
+#: Gradient down to which the retrain is trained.
+TOL = {"lr": 1e-11, "mlp": 1e-9}
 
 
 def points_of(requests: int) -> list[int]:
@@ -88,93 +45,169 @@ def points_of(requests: int) -> list[int]:
 
 
 def stream(n: int, requests: int, r: int, seed: int) -> tuple[Ids, Ids]:
-    """(requests, r) row numbers, all different, and some others to warm up with."""
+    """(requests, r) row numbers, all different, and some others to warm up with.
+
+    Raises
+    ------
+    ValueError
+        If they are more than half of the rows.
+    """
     order = np.random.default_rng([seed, 79]).permutation(n)
     if requests * r + WARM > n // 2:
         raise ValueError(f"{requests} requests of {r} rows are too many for {n} rows")
     return order[: requests * r].reshape(requests, r), order[-WARM:]
 
 
-def follow(u: L2UL, train: ArrayTable, test: ArrayTable, method: str, plan: Numbers, done: Any) -> Iterator[Record]:
-    """Records of one stream; done(method, requests) says which are there already."""
-    order, spare = stream(len(train.X), plan["requests"], plan["r"], plan["seed"])
+def jobs(context: Context) -> Iterator[Job]:
+    """One for each dataset and model."""
+    numbers = context.numbers
+    for model in ("lr", "mlp"):
+        for dataset in (name for name in numbers[model] if name in context.datasets):
+            n = train_size(context, dataset, numbers["rows"][model])
+            cells = tuple(
+                {"dataset": dataset, "n": n, "model": model, "method": m, "r": r, "requests": k, "seed": seed}
+                for seed in range(numbers["seeds"][model])
+                for r in numbers["r"][model]
+                for m in (*STREAMS[model], *REFERENCES)
+                for k in points_of(numbers["requests"])
+            )
+            seconds = numbers["seeds"][model] * (4.0 if model == "lr" else 15.0)
+            yield Job(f"{dataset} {model}", cells, partial(measure, context, dataset, model), seconds)
+
+
+def measure(context: Context, dataset: str, model: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """One stream after the other; a head is fitted once for each seed."""
+    from l2ul_fast.baselines.l2ul import HEADS
+    from l2ul_fast.experiments.scoring import fitted
+    from l2ul_fast.unlearner.l2ul import L2UL
+
+    numbers = context.numbers
+    label, train, test = tables(context, dataset, numbers["rows"][model])
+    base = {"source": label, "d": train.d}
+    for seed in dict.fromkeys(cell["seed"] for cell in cells):
+        made: dict[str, L2UL] = {}
+        for r in numbers["r"][model]:
+            for method in STREAMS[model]:
+                names = (method, *REFERENCES) if method == DEFAULT else (method,)
+                mine = [c for c in cells if c["seed"] == seed and c["r"] == r and c["method"] in names]
+                if not mine:
+                    continue
+                head = DEFAULT if method == REFRESHED else method
+                if head not in made:
+                    made[head] = fitted(train, model, HEADS[head], numbers, seed)
+                every = numbers["every"] if method == REFRESHED else None
+                for record in follow(made[head].copy(), train, test, mine, numbers["requests"], every):
+                    yield record | base
+
+
+def follow(
+    u: Any, train: ArrayTable, test: ArrayTable, cells: list[Cell], requests: int, every: int | None
+) -> Iterator[Record]:
+    """Records of the cells of one stream on u, refreshed after every `every` requests."""
+    from l2ul_fast.baselines import Retrain
+    from l2ul_fast.baselines.l2ul import plain, quiet, request
+    from l2ul_fast.experiments.scoring import score
+    from l2ul_fast.metrics import parameter_distance
+    from l2ul_fast.unlearner.result import finite
+
+    r, seed = cells[0]["r"], cells[0]["seed"]
+    order, spare = stream(train.n, requests, r, seed)
     warm = u.copy()
     for row in spare:
         request(warm, np.array([row]))
-    start, seconds, again = u.theta.copy(), [], []
+    start, again = u.theta.copy(), []
+    seconds: list[float] = []
     for count, ids in enumerate(order, 1):
         with quiet():
             begin = time.perf_counter()
             found = u.unlearn(plain(ids))
             seconds.append(time.perf_counter() - begin)
-        if method == REFRESHED and count % plan["every"] == 0:
+        if every is not None and count % every == 0:
             again.append(once(u.refresh))
-        if count not in points_of(plan["requests"]):
+        if count not in points_of(requests):
             continue
-        names = [method, "nothing", "retrain"] if method == DEFAULT else [method]
-        names = [name for name in names if not done(name, count)]
         facts: Record = {
-            "requests": count,
-            "forgotten": count * plan["r"],
-            "unlearn_seconds": float(np.median(seconds)),
-            "unlearn_seconds_max": max(seconds),
+            "forgotten": count * r,
             "refreshes": len(again),
             "refresh_seconds": float(np.median(again)) if again else None,
             **finite({"error": found.error, "due": found.due is not None}),
         }
-        seconds = []
-        if not names:
+        spent, seconds = seconds, []
+        here = [cell for cell in cells if cell["requests"] == count]
+        if not here:
             continue
-        left = u.retained()
-        target = u.model.fit(left, start=u.theta, tol=1e-11 if u.model.name == "lr" else 1e-9).theta
-        for name in names:
-            at = {"nothing": start, "retrain": target}.get(name, u.theta)
-            if name == "nothing":
-                facts |= {"unlearn_seconds": 0.0, "unlearn_seconds_max": 0.0}
-            if name == "retrain":
-                taken = once(lambda left=left: Retrain().prepare(left, u.model, plan["seed"]))  # type: ignore[misc]
-                facts |= {"unlearn_seconds": taken, "unlearn_seconds_max": taken}
+        rest, model = u.retained(), u.model  # an MLP's refresh changes its anchor
+        target = model.fit(rest, start=u.theta, tol=TOL[model.name]).theta
+        for cell in here:
+            at, took = u.theta, spent
+            if cell["method"] == "nothing":
+                at, took = start, [0.0]
+            elif cell["method"] == "retrain":
+                at, took = target, [once(partial(Retrain().prepare, rest, model, seed))]
             yield {
-                "method": name,
+                **cell,
                 **facts,
-                "drift": float(np.linalg.norm(at - target)),
+                "answer_seconds": float(np.median(took)),
+                "max_seconds": max(took),
+                "drift": parameter_distance(at, target).value,
                 "residual": u.residual(at),
-                **score(u.model, at, start, target, test),
+                **score(model, at, start, target, test),
             }
 
 
-def measure(setting: Setting, numbers: Numbers, dataset: str, model: str, done: Done) -> Iterator[Record]:
-    label, train, test = setting.tables(dataset, numbers["rows"][model])
-    methods = [m for m in STREAMS if model == "lr" or m not in PAPERS]
-    for seed in range(numbers["seeds"][model]):
-        made: dict[str, L2UL] = {}
-        for r in numbers["r"][model]:
-            for method in methods:
-                key = {"dataset": dataset, "model": model, "r": r, "seed": seed}
+PAPER = {
+    "m": 1000,
+    "s": None,
+    "anchor_rows": None,
+    "rows": {"lr": None, "mlp": 60_000},
+    "r": {"lr": (1, 10), "mlp": (1, 10)},
+}
+LR = ("magic", "adult", "covtype", "higgs")
 
-                def known(name: str, count: int, key: dict[str, Any] = key) -> bool:
-                    return done(method=name, requests=count, **key)
-
-                extra = ("nothing", "retrain") if method == DEFAULT else ()
-                if all(known(name, k) for name in (method, *extra) for k in points_of(numbers["requests"])):
-                    continue
-                own = DEFAULT if method == REFRESHED else method
-                if own not in made:
-                    made[own] = fitted(train, model, STREAMS[own], numbers, seed)
-                plan = {"requests": numbers["requests"], "r": r, "every": numbers["every"], "seed": seed}
-                for record in follow(made[own].copy(), train, test, method, plan, known):
-                    yield {**key, "source": label, "n": train.n, "d": train.d, **record}
-
-
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "sequence", PROFILES)
-    made = []
-    for model in ("lr", "mlp"):
-        for dataset in chosen(setting, numbers[model]):
-
-            def run(done: Done, dataset: str = dataset, model: str = model) -> Iterator[Record]:
-                return measure(setting, numbers, dataset, model, done)
-
-            weight = numbers["seeds"][model] * (4.0 if model == "lr" else 15.0)
-            made.append(Job("sequence", f"{dataset} {model}", pinned(setting, run), weight))
-    return made
+register(
+    Experiment(
+        name="sequence",
+        title="A sequence of requests",
+        help="A stream of requests: latency, rho and drift.",
+        profiles={
+            "tiny": {
+                "lr": ("magic", "adult"),
+                "mlp": ("magic",),
+                "rows": {"lr": 1000, "mlp": 800},
+                "m": 60,
+                "s": 200,
+                "anchor_rows": 200,
+                "requests": 6,
+                "r": {"lr": (1, 3), "mlp": (1,)},
+                "every": 3,
+                "seeds": {"lr": 1, "mlp": 1},
+            },
+            "quick": {
+                "lr": ("magic",),
+                "mlp": ("magic",),
+                "rows": {"lr": 8000, "mlp": 5000},
+                "m": 200,
+                "s": 1000,
+                "anchor_rows": 500,
+                "requests": 50,
+                "r": {"lr": (1, 10), "mlp": (1,)},
+                "every": 20,
+                "seeds": {"lr": 3, "mlp": 1},
+            },
+            "paper": PAPER | {"lr": LR, "mlp": LR[:2], "requests": 100, "every": 50, "seeds": {"lr": 10, "mlp": 3}},
+            "full": PAPER
+            | {"lr": LR, "mlp": (*LR[:2], "higgs"), "requests": 1000, "every": 100, "seeds": {"lr": 10, "mlp": 10}},
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.sequence:FIGURE",
+        fields={
+            "forgotten": info("rows that have left", (int,), "rows"),
+            "max_seconds": metric("longest request since the record before", "s"),
+            "drift": metric("distance of the model to the retrained one"),
+            "residual": metric("largest entry of the retained objective's gradient"),
+            "refreshes": info("how many so far", (int,)),
+        },
+        datasets=LR,
+        order=80,
+    )
+)

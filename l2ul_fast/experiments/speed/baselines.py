@@ -9,7 +9,7 @@ with one: torch therefore also runs with one thread, as a candidate of its own; 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,16 +17,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import DeltaGrad, Fyemu, Recipe, Retrain, Sisa
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_kernels import threads as thread_budget
 
-LAM = 1e-3
+LAM, TOL = 1e-3, 1e-8
+D, H, EPOCHS, BATCH = 28, 10, 2, 128
+SOLVERS = ("newton-cholesky", "lbfgs")
+TORCH_ALONE = "torch, 1 thread"
+#: Requests whose overhead is measured: (method, rows asked for).
+OVERHEADS = (("sisa", 100), ("deltagrad", 100), ("fyemu", 100), ("fyemu", 1000))
+#: Calls of a request timed together: a turn should last about as long as the gradients it is compared with, so that
+#: waking threads and filling caches weigh the same.
+CALLS = {"sisa": 3, "deltagrad": 5, "fyemu": 20}
 
 
-def make_rows(n: int, d: int, seed: int = 0) -> ArrayTable:
+def jobs(context: Context) -> Iterator[Job]:
+    """Retrain of both models beside others, and the overheads."""
+    n = context.numbers["n"]
+    common = {"dataset": "synthetic", "n": n}
+    methods = ("ours", *SOLVERS)
+    cells: list[Cell] = [{**common, "task": "speed lr", "model": "lr", "method": name} for name in methods]
+    yield Job("speed lr", tuple(cells), partial(measure_lr, context), seconds=20.0)
+    mlp = {"dataset": "synthetic", "n": min(n, 200_000), "task": "speed mlp", "model": "mlp", "epochs": EPOCHS}
+    cells = [{**mlp, "method": name} for name in ("ours", "torch", TORCH_ALONE, "sklearn")]
+    yield Job("speed mlp", tuple(cells), partial(measure_mlp, context), seconds=20.0)
+    common["task"] = "speed overhead"
+    cells = [
+        {**common, "model": model, "method": name, "r": forgotten(n, r).size}
+        for model in ("lr", "mlp")
+        for name, r in OVERHEADS
+    ]
+    yield Job("speed overhead", tuple(cells), partial(measure_overhead, context), seconds=20.0)
+
+
+def forgotten(n: int, r: int) -> NDArray[np.int64]:
+    """About r of n row numbers, evenly spread."""
+    return np.arange(0, n, n // min(r, n))
+
+
+def make_rows(n: int, d: int = D, seed: int = 0) -> ArrayTable:
     """A table of HIGGS's shape: standardised features, a curved border, noisy labels."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)).astype(np.float32)
@@ -34,51 +67,48 @@ def make_rows(n: int, d: int, seed: int = 0) -> ArrayTable:
     return ArrayTable(X, (score + rng.normal(size=n) > 0).astype(np.uint8), [0, 1])
 
 
-def measure_lr(
-    n: int = 1_000_000,
-    d: int = 28,
-    threads: int = 2,
-    repeats: int = 3,
-    tol: float = 1e-8,
-    solvers: tuple[str, ...] = ("newton-cholesky", "lbfgs"),
-) -> list[Record]:
-    """Records of a cold fit of all rows: method, seconds, gradient_norm reached, ratio to ours."""
+def _turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, Record]:
+    """The calls in turn: seconds, spread and the ratio to ours."""
+    times = interleave(calls, repeats)
+    return {
+        name: {
+            "source": "synthetic",
+            "d": D,
+            "seconds": taken.median,
+            "spread": taken.spread,
+            "ratio": taken.median / times["ours"].median,
+        }
+        for name, taken in times.items()
+    }
+
+
+def measure_lr(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """A cold fit of all rows: ours and scikit-learn's solvers, with the gradient norm that each reached."""
     from sklearn.linear_model import LogisticRegression
 
-    table, model = make_rows(n, d), LogisticModel(d, lam=LAM)
-    X64, found = table.X.astype(np.float64), {}
+    n = cells[0]["n"]
+    table, model = make_rows(n), LogisticModel(D, lam=LAM)
+    X64 = table.X.astype(np.float64)
+    found: dict[str, Any] = {}
 
     def ours() -> None:
-        method = Retrain(tol=tol)
+        method = Retrain(tol=TOL)
         method.prepare(table, model, 0)
         found["ours"] = method.theta
 
-    def peer(solver: str, rows: NDArray[Any]) -> None:
+    def peer(solver: str) -> None:
         # scikit-learn minimises C * sum + |w|^2 / 2; its tolerance is on the mean gradient
-        fitted = LogisticRegression(C=1 / (LAM * n), solver=solver, tol=tol, max_iter=1000)
+        fitted = LogisticRegression(C=1 / (LAM * n), solver=solver, tol=TOL, max_iter=1000)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fitted.fit(rows, table.y)
+            fitted.fit(X64, table.y)
         found[solver] = np.append(fitted.coef_[0], fitted.intercept_).astype(np.float64)
 
-    calls: dict[str, Callable[[], object]] = {"ours": ours}
-    for solver in solvers:
-        calls[solver] = lambda solver=solver: peer(solver, X64)  # type: ignore[misc]
-    with thread_budget(threads):
-        model.fit((table.X[:1000], table.y[:1000]))
-        times = interleave(calls, repeats)
-    base = {"experiment": "retrain-speed", "model": "lr", "n": n, "d": d, "threads": threads, "tol": tol}
-    return [
-        {
-            **base,
-            "method": name,
-            "seconds": times[name].median,
-            "spread": times[name].spread,
-            "gradient_norm": float(np.abs(model.gradient(np.asarray(found[name]), table.X, table.y)).max()),
-            "ratio": times[name].median / times["ours"].median,
-        }
-        for name in calls
-    ]
+    model.fit((table.X[:1000], table.y[:1000]))
+    times = _turns({"ours": ours, **{s: partial(peer, s) for s in SOLVERS}}, context.numbers["repeats"])
+    for cell in cells:
+        gradient = model.gradient(np.asarray(found[cell["method"]]), table.X, table.y)
+        yield {**cell, **times[cell["method"]], "tol": TOL, "gradient_norm": float(np.abs(gradient).max())}
 
 
 def torch_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Recipe) -> NDArray[np.float64]:
@@ -134,130 +164,84 @@ def sklearn_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: R
     return np.concatenate([W1.T.ravel(), b1, w2.ravel(), b2]).astype(np.float64)
 
 
-def measure_mlp(
-    n: int = 200_000,
-    d: int = 28,
-    h: int = 10,
-    epochs: int = 2,
-    batch: int = 128,
-    threads: int = 2,
-    repeats: int = 3,
-    peers: tuple[str, ...] = ("torch", "torch, 1 thread", "sklearn"),
-) -> list[Record]:
-    """Records of an Adam run: method, seconds, loss reached (objective over all rows), ratio to ours."""
-    if "torch" in peers:
-        import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
-    table, model = make_rows(n, d), MLPModel(d, h=h, lam=LAM)
-    recipe = Recipe(epochs, batch, 1e-3, adam=True, decay=False)
+def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """An Adam run from the same start: ours, torch and scikit-learn, with the loss that each reached."""
+    table, model = make_rows(cells[0]["n"]), MLPModel(D, h=H, lam=LAM)
+    recipe = Recipe(EPOCHS, BATCH, 1e-3, adam=True, decay=False)
     method, found = Retrain(solver="minibatch", recipe=recipe), {}
 
-    def ours() -> None:
+    def ours() -> Any:
         method.prepare(table, model, 0)
-        found["ours"] = method.theta
+        return method.theta
 
-    def torch_run() -> None:
-        found["torch"] = torch_mlp(table, model.start(0), h, recipe)
-
-    def sklearn_run() -> None:
-        found["sklearn"] = sklearn_mlp(table, model.start(0), h, recipe)
-
-    def torch_alone() -> None:
+    def torch_alone() -> Any:
         with thread_budget(1):
-            torch_run()
-            found["torch, 1 thread"] = found["torch"]
+            return torch_mlp(table, model.start(0), H, recipe)
 
-    known: dict[str, Callable[[], object]] = {
+    runs: dict[str, Callable[[], Any]] = {
         "ours": ours,
-        "torch": torch_run,
-        "torch, 1 thread": torch_alone,
-        "sklearn": sklearn_run,
+        "torch": lambda: torch_mlp(table, model.start(0), H, recipe),
+        TORCH_ALONE: torch_alone,
+        "sklearn": lambda: sklearn_mlp(table, model.start(0), H, recipe),
     }
-    with thread_budget(threads):
-        small = make_rows(500, d)
-        Retrain(solver="minibatch", recipe=recipe).prepare(small, model, 0)
-        if "torch" in peers:
-            torch_mlp(small, model.start(0), h, recipe)
-        times = interleave({name: known[name] for name in ("ours", *peers)}, repeats)
-    base = {
-        "experiment": "retrain-speed",
-        "model": "mlp",
-        "n": n,
-        "d": d,
-        "h": h,
-        "epochs": epochs,
-        "batch": batch,
-        "threads": threads,
-    }
-    return [
-        {
-            **base,
-            "method": name,
-            "seconds": times[name].median,
-            "spread": times[name].spread,
-            "loss": model.loss(np.asarray(found[name]), table.X, table.y),
-            "ratio": times[name].median / times["ours"].median,
+
+    def run(name: str) -> None:
+        found[name] = runs[name]()
+
+    small = make_rows(500)
+    Retrain(solver="minibatch", recipe=recipe).prepare(small, model, 0)
+    torch_mlp(small, model.start(0), H, recipe)
+    times = _turns({name: partial(run, name) for name in runs}, context.numbers["repeats"])
+    for cell in cells:
+        loss = model.loss(np.asarray(found[cell["method"]]), table.X, table.y)
+        yield {**cell, **times[cell["method"]], "h": H, "batch": BATCH, "loss": loss}
+
+
+def measure_overhead(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Seconds of a request of SISA, DeltaGrad and FYEMU, of its own arithmetic, and the overhead of one over the other.
+
+    Its arithmetic: as many row gradients as it takes, through the same gradient kernel, nothing around them; with all
+    threads where its batches can use them, with one for FYEMU, whose steps of 64 rows follow each other. For FYEMU the
+    compiled loop that makes its noise is added: those are Adam steps on rows, not on the model.
+    """
+    n, repeats = cells[0]["n"], context.numbers["repeats"]
+    table = make_rows(n)
+    asked = {forgotten(n, r).size: r for _, r in OVERHEADS}
+    for cell in cells:
+        name, forget = cell["method"], forgotten(n, asked[cell["r"]])
+        model: Any = LogisticModel(D, lam=LAM) if cell["model"] == "lr" else MLPModel(D, lam=LAM)
+        theta = 0.1 * np.ones(model.size)
+        model.fit = lambda rows, theta=theta, **options: type("Fit", (), {"theta": theta})  # training is not measured
+        if name == "sisa":
+            method: Any = Sisa(recipe=Recipe(epochs=5, batch=1024))
+        elif name == "deltagrad":
+            method = DeltaGrad(epochs=3 if cell["model"] == "mlp" else 10)
+        else:
+            method = Fyemu()
+        method.prepare(table, model, 0)
+        visits = _visits(name, method, method.unlearn(forget).facts, n)
+        few = 2000 if name == "fyemu" else n
+        calls: dict[str, Callable[[], object]] = {
+            "request": partial(method.unlearn, forget),
+            "gradients": partial(model.data_gradient, theta, table.X[:few], table.y[:few]),
         }
-        for name in ("ours", *peers)
-    ]
-
-
-#: Calls of a request timed together: a turn should last about as long as the gradients it is compared with, so that
-#: waking threads and filling caches weigh the same.
-CALLS = {"sisa": 3, "deltagrad": 5, "fyemu": 20}
-
-
-def measure_overhead(
-    model_name: str = "lr", n: int = 1_000_000, d: int = 28, threads: int = 2, repeats: int = 5
-) -> list[Record]:
-    """Records of SISA, DeltaGrad and FYEMU: seconds of a request, of its own arithmetic, and the overhead of one over
-    the other. Its arithmetic: as many row gradients as it takes, through the same gradient kernel, nothing around them;
-    with all threads where its batches can use them, with one for FYEMU, whose steps of 64 rows follow each other. For
-    FYEMU the compiled loop that makes its noise is added: those are Adam steps on rows, not on the model."""
-    table = make_rows(n, d)
-    model: Any = LogisticModel(d, lam=LAM) if model_name == "lr" else MLPModel(d, lam=LAM)
-    methods: list[tuple[Any, int]] = [
-        (Sisa(recipe=Recipe(epochs=5, batch=1024)), 100),
-        (DeltaGrad(epochs=3 if model_name == "mlp" else 10), 100),
-        (Fyemu(), 100),
-        (Fyemu(), 1000),
-    ]
-    records: list[Record] = []
-    theta, few = 0.1 * np.ones(model.size), slice(0, 2000)
-    with thread_budget(threads):
-        model.fit = lambda rows, start=None, tol=0.0: type("Fit", (), {"theta": theta})  # training is not measured
-        for method, r in methods:
-            name, forget = method.name, np.arange(0, n, n // min(r, n))
-            method.prepare(table, model, 0)
-            visits = _visits(name, method, method.unlearn(forget).facts, n)
-            rows = (table.X[few], table.y[few]) if name == "fyemu" else (table.X, table.y)
-            calls: dict[str, Callable[[], object]] = {
-                "request": partial(method.unlearn, forget),
-                "gradients": partial(model.data_gradient, theta, *rows),
-            }
-            if name == "fyemu":
-                calls["noise"] = partial(method.make_noise, table.y[forget].astype(np.int64))
-            turns = repeats * (5 if name == "fyemu" else 1)  # short ones: more turns for the same time
-            times = interleave(calls, turns, {"request": CALLS[name], "gradients": 20, "noise": 20})
-            arithmetic = visits * times["gradients"].median / len(rows[0])
-            if name == "fyemu":
-                arithmetic += times["noise"].median
-            records.append(
-                {
-                    "experiment": "baseline-overhead",
-                    "model": model_name,
-                    "method": name,
-                    "n": n,
-                    "d": d,
-                    "r": len(forget),
-                    "threads": threads,
-                    "seconds": times["request"].median,
-                    "spread": times["request"].spread,
-                    "visits": visits,
-                    "arithmetic_seconds": arithmetic,
-                    "overhead": times["request"].median / arithmetic - 1,
-                }
-            )
-    return records
+        if name == "fyemu":
+            calls["noise"] = partial(method.make_noise, table.y[forget].astype(np.int64))
+        turns = repeats * (5 if name == "fyemu" else 1)  # short ones: more turns for the same time
+        times = interleave(calls, turns, {"request": CALLS[name], "gradients": 20, "noise": 20})
+        arithmetic = visits * times["gradients"].median / min(few, n)
+        if name == "fyemu":
+            arithmetic += times["noise"].median
+        yield {
+            **cell,
+            "source": "synthetic",
+            "d": D,
+            "seconds": times["request"].median,
+            "spread": times["request"].spread,
+            "visits": visits,
+            "arithmetic_seconds": arithmetic,
+            "overhead": times["request"].median / arithmetic - 1,
+        }
 
 
 def _visits(name: str, method: Any, facts: Record, n: int) -> int:
@@ -267,3 +251,31 @@ def _visits(name: str, method: Any, facts: Record, n: int) -> int:
     if name == "deltagrad":
         return int(facts["exact_steps"]) * min(method.recipe.batch, n)
     return int(2 * facts["retain_rows"] + method.copies * facts["noise_rows"])
+
+
+NUMBERS = {"n": 1_000_000, "repeats": 5}
+
+register(
+    Experiment(
+        name="baseline-speed",
+        title="How fast our baselines are",
+        help="Our Retrain beside scikit-learn and torch; what SISA, DeltaGrad and FYEMU add to their arithmetic.",
+        profiles={"tiny": {"n": 2_000, "repeats": 1}, "quick": NUMBERS, "paper": NUMBERS, "full": NUMBERS},
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.baseline_speed:FIGURE",
+        fields={
+            "ratio": info("seconds over those of ours"),
+            "tol": info("gradient norm at which everybody stops"),
+            "gradient_norm": info("reached"),
+            "loss": info("objective reached, over all rows"),
+            "h": info("hidden units", (int,)),
+            "batch": info("rows per step", (int,), "rows"),
+            "visits": info("row gradients that the request needs", (int,)),
+            "arithmetic_seconds": info("of these row gradients alone", unit="s"),
+            "overhead": metric("seconds over those of its own arithmetic, minus one"),
+        },
+        datasets=("synthetic",),
+        in_all=False,
+        order=60,
+    )
+)

@@ -1,55 +1,54 @@
-"""How the parts of the work scale with threads.
+"""How the parts of the work scale with threads: the runner starts one process for every number of threads.
 
-A process measures at the setting's number of threads; the caller starts one process per number, and the report puts
-their records side by side.
-
-Everything runs on HIGGS stand-in rows in memory. All tasks take turns, warmed up before, medians of repeats.
-One record per (task, threads):
-  dataset "higgs", source "stand-in", n, d, model "lr", seed, threads
-  task: "request" (r = 1, the whole call with its bookkeeping), "request 1000" (the same with r = 1000 or a hundredth
-    of the rows), "kme" (cell_counts of all rows, t = 100, psi = 4), "pairs" (m pairs of s rows), "retrain" (cold, to
-    1e-10)
-  method: l2ul-expansion for the requests, else the task
-  seconds, spread (interquartile range over median); unlearn_seconds: the same for requests and retrain
-  rate, unit: work per second (requests, rows, pairs)
+Everything runs on HIGGS stand-in rows in memory. All tasks take turns, warmed up before, medians of repeats:
+"request" (r = 1, the whole call with its bookkeeping), "request 1000" (the same with r = 1000 or a hundredth of the
+rows), "kme" (cell_counts of all rows, t = 100, psi = 4), "pairs" (m pairs of s rows), "retrain" (cold, to 1e-10).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
-from l2ul_fast.baselines import Retrain
-from l2ul_fast.datasets.standin.rows import generate
-from l2ul_fast.experiments.contenders import DEFAULT, quiet
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.scoring import Numbers, numbers_of, pinned
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments.inputs import standin_rows
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record, info
 from l2ul_fast.measure.timing import interleave
-from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.l2ul import L2UL
-from l2ul_fast.unlearner.pairs.plan import draw_pairs
-from l2ul_kernels import Partitions, cell_counts
 
-PROFILES: dict[str, Numbers] = {
-    "quick": {"n": 200_000, "m": 100, "s": 1000, "repeats": 5, "calls": 50},
-    "paper": {"n": 2_000_000, "m": 1000, "s": 1000, "repeats": 11, "calls": 200},
-    "full": {"n": 5_000_000, "m": 1000, "s": 3000, "repeats": 21, "calls": 200},
+#: task -> the method it is recorded under.
+TASKS = {
+    "request": "l2ul-expansion",
+    "request 1000": "l2ul-expansion",
+    "kme": "kme",
+    "pairs": "pairs",
+    "retrain": "retrain",
 }
-TASKS = ("request", "request 1000", "kme", "pairs", "retrain")
 R = 1000
 
 
-def standin_rows(n: int) -> ArrayTable:
-    """Standardised rows of the HIGGS stand-in."""
-    X, y = generate("higgs", 0, n, n, 3)
-    return ArrayTable(((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y, [0, 1])
+def jobs(context: Context) -> Iterator[Job]:
+    """All tasks of this number of threads."""
+    n = context.numbers["n"]
+    sizes = {"request": 1, "request 1000": min(R, n // 100)}
+    cells = tuple(
+        {"dataset": "higgs", "n": n, "task": task, "method": method, "r": sizes.get(task), "seed": context.seed}
+        for task, method in TASKS.items()
+    )
+    yield Job(f"{context.threads} thread(s)", cells, partial(measure, context), seconds=5.0)
 
 
-def calls_of(table: ArrayTable, numbers: Numbers, seed: int) -> dict[str, Callable[[], object]]:
+def calls_of(table: ArrayTable, context: Context) -> dict[str, Callable[[], object]]:
     """One call per task; a request takes rows that are still there, as many as it says."""
+    from l2ul_fast.baselines import Retrain
+    from l2ul_fast.models import LogisticModel
+    from l2ul_fast.unlearner.l2ul import L2UL
+    from l2ul_fast.unlearner.pairs.plan import draw_pairs
+    from l2ul_kernels import Partitions, cell_counts
+
+    numbers, seed = context.numbers, context.seed
     rng = np.random.default_rng([seed, 61])
     u = L2UL("lr", random_state=seed).fit(table.X, table.y)
     model = LogisticModel(table.d)
@@ -68,12 +67,13 @@ def calls_of(table: ArrayTable, numbers: Numbers, seed: int) -> dict[str, Callab
     }
 
 
-def measure(setting: Setting, numbers: Numbers, done: Done) -> Iterator[Record]:
-    todo = [task for task in TASKS if not done(task=task, n=numbers["n"])]
-    if not todo:
-        return
-    table = standin_rows(numbers["n"])
-    calls = {task: call for task, call in calls_of(table, numbers, setting.seed).items() if task in todo}
+def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Medians of all tasks in turn."""
+    from l2ul_fast.baselines.l2ul import quiet
+
+    numbers, table = context.numbers, standin_rows(context.numbers["n"])
+    every = calls_of(table, context)
+    calls = {cell["task"]: every[cell["task"]] for cell in cells}
     inner = {"request": numbers["calls"], "request 1000": max(1, numbers["calls"] // 10)}
     with quiet():
         for task, call in calls.items():
@@ -81,34 +81,38 @@ def measure(setting: Setting, numbers: Numbers, done: Done) -> Iterator[Record]:
                 call()
         times = interleave(calls, numbers["repeats"], inner)
     work = {"kme": (table.n, "rows"), "pairs": (numbers["m"], "pairs"), "retrain": (table.n, "rows")}
-    for task in todo:
+    for cell in cells:
+        task, spent = cell["task"], times[cell["task"]]
         amount, unit = work.get(task, (1, "requests"))
-        request = task.startswith("request")
-        record: Record = {
-            "dataset": "higgs",
+        yield {
+            **cell,
             "source": "stand-in",
-            "n": table.n,
             "d": table.d,
             "model": "lr",
-            "task": task,
-            "method": DEFAULT if request else task,
-            "r": {"request": 1, "request 1000": R}.get(task),
-            "seed": setting.seed,
-            "threads": setting.threads,
-            "seconds": times[task].median,
-            "spread": times[task].spread,
-            "rate": amount / times[task].median,
+            "seconds": spent.median,
+            "spread": spent.spread,
+            "repeats": numbers["repeats"],
+            "rate": amount / spent.median,
             "unit": f"{unit}/s",
-        }
-        if request or task == "retrain":
-            record["unlearn_seconds"] = times[task].median
-        yield record
+        } | ({"answer_seconds": spent.median} if cell["r"] or task == "retrain" else {})
 
 
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "cores", PROFILES)
-
-    def run(done: Done) -> Iterator[Record]:
-        return measure(setting, numbers, done)
-
-    return [Job("cores", f"{setting.threads} thread(s)", pinned(setting, run), 5.0)]
+register(
+    Experiment(
+        name="cores",
+        title="Scaling by cores",
+        help="Latency, embedding, pairs and Retrain by thread count.",
+        profiles={
+            "tiny": {"n": 3_000, "m": 10, "s": 200, "repeats": 2, "calls": 3},
+            "quick": {"n": 200_000, "m": 100, "s": 1000, "repeats": 5, "calls": 50},
+            "paper": {"n": 2_000_000, "m": 1000, "s": 1000, "repeats": 11, "calls": 200},
+            "full": {"n": 5_000_000, "m": 1000, "s": 3000, "repeats": 21, "calls": 200},
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.cores:FIGURE",
+        fields={"rate": info("work done per second"), "unit": info("of the rate", (str,))},
+        datasets=("higgs",),
+        order=90,
+        each_thread_count=False,
+    )
+)

@@ -1,16 +1,14 @@
-"""Dask workers beside one process: counting many shards, making training pairs, and what the scheduler costs.
+"""Dask workers beside one process with as many threads: counting many shards, expansion sums, training pairs.
 
 The rows are the HIGGS stand-in, cut into shards, in the page cache. Workers are processes of this machine with one
 thread each, started and warmed up before anything is timed. Every result is compared with that of one process before
-its time is recorded (pairs: that of the last round). This process keeps its memory, as the workers do.
+its time is recorded.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
+import contextlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,225 +16,146 @@ from typing import Any
 
 import numpy as np
 
-from l2ul_fast import distributed
 from l2ul_fast.datasets.file.writer import DatasetWriter
+from l2ul_fast.datasets.split import count_train
 from l2ul_fast.datasets.standin.rows import fill, load_model
-from l2ul_fast.datasets.stream.manifest import Manifest
 from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
-from l2ul_fast.distributed.worker import keep_memory
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.speed.distributed_pairs import PairJob, pair_records, pair_turns
-from l2ul_fast.measure.records import Record, Run
-from l2ul_fast.measure.timing import interleave, once
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import interleave
+from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import FileTable
+from l2ul_fast.unlearner.heads.expansion import fit_by_sums
+from l2ul_fast.unlearner.pairs.make import subset_pairs
+from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels import threads
 
-#: Shards the stand-in is cut into.
-SHARDS = 8
-#: Tasks that do nothing, to see what one costs.
-EMPTY = 2000
-#: Leaves per worker that are tried beside the default.
-LEAVES = (4, 16, 64, 160)
-#: Rows of a data set so small that counting it shows what a call costs, and leaves that show what tasks cost.
-FEW, FEW_LEAVES = 1000, 128
+#: Shards the stand-in is cut into; pairs that are made, and the rows of each, as by `l2ul fit --head learned`.
+SHARDS, PAIRS, PAIR_ROWS = 8, 1000, 10_000
 
-Show = Callable[[str, int, int], None]
-
-
-def _write(path: Path, low: int, high: int) -> None:
-    """Rows low .. high - 1 of the HIGGS stand-in as a dataset file."""
-    model = load_model("higgs")
-    with DatasetWriter(path, name="higgs", source="standin:shard:0", d=model.d, classes=[0, 1]) as writer:
-        for start in range(low, high, 1 << 18):
-            size = min(1 << 18, high - start)
-            X, y = np.empty((size, model.d), np.float32), np.empty(size, np.uint8)
-            fill(model, start, 0, X, y)
-            writer.append(X, y)
+#: Given the workers, or None for this process, the result as one array.
+Compute = Callable[[Any], Any]
 
 
 def write_shards(folder: Path, rows: int, shards: int = SHARDS) -> list[str]:
     """The first `rows` rows of the HIGGS stand-in as files of about equal size; their paths."""
+    model = load_model("higgs")
     edges = [rows * k // shards for k in range(shards + 1)]
     paths = [folder / f"higgs-{k:03}.standin.h5" for k in range(shards)]
     for path, low, high in zip(paths, edges, edges[1:], strict=False):
-        _write(path, low, high)
+        with DatasetWriter(path, name="higgs", source="standin:shard:0", d=model.d, classes=[0, 1]) as writer:
+            for start in range(low, high, 1 << 18):
+                size = min(1 << 18, high - start)
+                X, y = np.empty((size, model.d), np.float32), np.empty(size, np.uint8)
+                fill(model, start, 0, X, y)
+                writer.append(X, y)
     return [str(path) for path in paths]
 
 
-def scheduler_bytes(client: Any) -> int:
-    """Bytes the scheduler has received so far on all its open connections, by the kernel's own count (TCP_INFO).
+def computations(client: Any, paths: list[str], table: FileTable) -> dict[str, Compute]:
+    """What is computed by every task."""
+    from l2ul_fast import distributed
 
-    The scheduler must run in this process, as that of a local cluster does.
-    """
-    scheduler = getattr(client.cluster, "scheduler", None)
-    if scheduler is None:
-        raise UserError("the bytes a scheduler receives can only be counted where it runs")
+    partitions, manifest = sample_partitions(paths, random_state=0), distributed.describe_shards(client, paths)
+    m, s = pairs_of(table.n)
+    labels, model = table.y[table.ids()], LogisticModel(table.d)
 
-    async def count() -> int:
-        pool = scheduler.rpc  # connections the scheduler opened itself, to fetch results for the client
-        opened = [comm for comms in (*pool.available.values(), *pool.occupied.values()) for comm in comms]
-        return sum(_received(comm) for comm in {*scheduler._comms, *opened})
+    def count(workers: Any) -> Any:
+        if workers is None:
+            return stream_counts(paths, partitions)
+        return distributed.stream_counts(workers.client, manifest, partitions)
 
-    return int(client.sync(count))
+    def fit(workers: Any) -> Any:
+        passes = LocalPasses(table) if workers is None else workers.passes(table)
+        return fit_by_sums(model, passes, 2).theta
 
+    def pairs(workers: Any) -> Any:
+        return subset_pairs(model, table, labels, m, s, 0, executor=workers).theta_r
 
-def _received(comm: Any) -> int:
-    stream = getattr(comm, "stream", None)
-    if stream is None or stream.socket is None or stream.socket.family not in (socket.AF_INET, socket.AF_INET6):
-        return 0
-    info = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-    return int(struct.unpack_from("=Q", info, 128)[0])  # tcpi_bytes_received, Linux 4.1 and later
+    return {"distributed-kme": count, "distributed-sums": fit, "distributed-pairs": pairs}
 
 
-def _nothing(item: int) -> int:
-    return item
+def pairs_of(n: int) -> tuple[int, int]:
+    """(pairs, rows of each) on n training rows."""
+    return max(20, min(PAIRS, n // 1000)), min(PAIR_ROWS, n // 4)
 
 
-def measure_tasks(client: Any, workers: int, repeats: int) -> Record:
-    """Seconds and bytes of a task that does nothing."""
-    keys = [{f"l2ul-empty-{distributed.token()}-{i}": (_nothing, i) for i in range(EMPTY)} for _ in range(repeats + 1)]
-    graphs = iter(keys)
-
-    def call() -> None:
-        graph = next(graphs)
-        futures = client.get(graph, list(graph), sync=False)
-        client.gather(futures)
-
-    call()
-    before = scheduler_bytes(client)
-    seconds = float(np.median([once(call) for _ in range(repeats)]))
-    moved = (scheduler_bytes(client) - before) / repeats
-    return {
-        "experiment": "distributed-tasks",
-        "method": "empty task",
-        "tasks": EMPTY,
-        "workers": workers,
-        "seconds_per_task": seconds / EMPTY,
-        "scheduler_bytes_per_task": moved / EMPTY,
+def jobs(context: Context) -> Iterator[Job]:
+    """One job: all tasks share the shards and the workers."""
+    rows, many = context.numbers["rows"], context.numbers["workers"] or context.threads
+    n = count_train(rows)
+    m, s = pairs_of(n)
+    facts = {
+        "distributed-kme": {"n": rows, "t": 100, "psi": 4},
+        "distributed-sums": {"n": n, "model": "lr"},
+        "distributed-pairs": {"n": n, "model": "lr", "m": m, "s": s},
     }
+    cells = tuple(
+        {"experiment": name, "dataset": "higgs", "shards": SHARDS, **own, "method": method, "threads": k}
+        | {"workers": k if method == "workers" else 0}
+        for name, own in facts.items()
+        for k in dict.fromkeys((1, many))
+        for method in ("one process", "workers")
+    )
+    yield Job("shards", cells, partial(measure, context), seconds=60.0)
 
 
-def measure_counts(clients: dict[int, Any], paths: list[str], repeats: int) -> Iterator[Record]:
-    """Counting all shards: one process with 1 .. k threads, and k one-thread workers."""
-    partitions = sample_partitions(paths, random_state=0)
-    manifest = distributed.describe_shards(next(iter(clients.values())), paths)
-    t, psi, d, n = partitions.n_partitions, partitions.n_seeds, manifest.d, manifest.n
-    base = {
-        "experiment": "distributed-kme",
-        "dataset": "higgs",
-        "source": manifest.label,
-        "n": n,
-        "d": d,
-        "t": t,
-        "psi": psi,
-        "shards": len(paths),
-    }
-    expected = stream_counts(paths, partitions)
+def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """One process with 1 .. k threads, and k one-thread workers, in turn; all cells of a task that has any missing."""
+    from l2ul_fast import distributed
 
-    def here(k: int) -> None:
-        with threads(k):
-            _check(stream_counts(paths, partitions), expected)
-
-    def there(k: int, leaves: Any) -> None:
-        _check(distributed.stream_counts(clients[k], manifest, partitions, leaves=leaves), expected)
-
-    calls: dict[str, Callable[[], object]] = {}
-    facts: dict[str, Record] = {}
-    for k in clients:
-        calls[f"process {k}"], facts[f"process {k}"] = partial(here, k), {"method": "one process", "threads": k}
-        default = len(distributed.spans(manifest, k))
-        for per_worker in (None, *LEAVES) if k == max(clients) else (None,):
-            leaves = None if per_worker is None else _leaves(manifest, k, per_worker)
-            name = f"workers {k} leaves {per_worker}"
-            calls[name] = partial(there, k, leaves)
-            facts[name] = {
-                "method": "workers" if leaves is None else "workers, other leaves",
-                "workers": k,
-                "threads": k,
-                "leaves": default if leaves is None else len(leaves),
-            }
-    few = Path(paths[0]).with_name("few.h5")
-    _write(few, 0, FEW)
-    small = distributed.describe_shards(clients[max(clients)], [few])
-    for count in (1, FEW_LEAVES):  # all leaves but one have no rows: what takes time are the tasks
-        name, leaves = f"few {count}", [(0, 0, FEW), *[(0, 0, 0)] * (count - 1)]
-        calls[name] = partial(distributed.stream_counts, clients[max(clients)], small, partitions, leaves=leaves)
-        facts[name] = {"method": "workers, few rows", "workers": max(clients), "threads": max(clients)}
-        facts[name] |= {"n": FEW, "shards": 1, "leaves": count}
-    for call in calls.values():
-        call()
-    for name, taken in interleave(calls, repeats, pause=0.05).items():
-        found = facts[name]
-        record = {**base, **found, "wall_seconds": taken.median, "spread": taken.spread}
-        if "workers" in found:
-            record |= work_of(clients[found["workers"]], calls[name], repeats)
-            record["scheduler_bytes_per_shard"] = record["scheduler_bytes"] / record["shards"]
-        yield record
-
-
-def work_of(client: Any, call: Callable[[], object], repeats: int) -> Record:
-    """Bytes to the scheduler, CPU seconds of its thread and those of all processes for a call.
-
-    Medians: now and then a process has to collect its garbage, which takes longer than many tasks.
-    """
-    names = ("scheduler_bytes", "scheduler_seconds", "cpu_seconds")
-    counters = (scheduler_bytes, _loop_seconds, _cpu_seconds)
-    taken = []
-    for _ in range(repeats):
-        before = [counter(client) for counter in counters]
-        call()
-        taken.append([counter(client) - start for counter, start in zip(counters, before, strict=True)])
-    return dict(zip(names, np.median(taken, axis=0).tolist(), strict=True))
-
-
-def _cpu_seconds(client: Any) -> float:
-    """CPU seconds so far of this process, with the scheduler of a local cluster, and of all its workers."""
-    return time.process_time() + sum(client.run(time.process_time).values())
-
-
-def _loop_seconds(client: Any) -> float:
-    """CPU seconds so far of the thread that runs the scheduler of a local cluster, and this client's messages too."""
-
-    async def count() -> float:
-        return time.thread_time()
-
-    return float(client.sync(count))
-
-
-def _leaves(manifest: Manifest, workers: int, per_worker: int) -> list[tuple[int, int, int]]:
-    return distributed.spans(manifest, workers, 1, per_worker)
-
-
-def _check(found: Any, expected: Any) -> None:
-    if not np.array_equal(found, expected):
-        raise UserError("the workers' counts are not those of one process: this is a defect, please report it")
-
-
-def run_all(
-    run: Run, rows: int, workers: int, repeats: int, pair_share: float, pair_seconds: float, show: Show
-) -> None:
-    """Append the records that are not there yet."""
-    keep_memory()
-    with tempfile.TemporaryDirectory() as folder:
-        show("write the stand-in's shards", 0, 5)
-        paths = write_shards(Path(folder), rows)
+    counts = sorted({cell["threads"] for cell in cells} | {1})
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_clusters:
+        paths = write_shards(Path(folder), context.numbers["rows"])
         table = FileTable(paths, "train")
-        jobs: list[PairJob] = []
-        with distributed.connect(workers=workers) as many:
-            with distributed.connect(workers=1) as one:
-                clients = {1: one, workers: many}
-                if not run.has(experiment="distributed-tasks"):
-                    show("empty tasks", 1, 5)
-                    run.append(measure_tasks(many, workers, repeats))
-                if not run.has(experiment="distributed-kme", n=rows):
-                    show("count", 2, 5)
-                    for record in list(measure_counts(clients, paths, repeats)):
-                        run.append(record)
-                if not run.has(experiment="distributed-pairs"):
-                    show("pairs, all in turn", 3, 5)
-                    jobs = list(pair_turns(clients, table, repeats, pair_share))
-            show("pairs, one process and all workers in turn", 4, 5)
-            for record in [r for job in jobs for r in pair_records(many, workers, job, table, pair_seconds)]:
-                run.append(record)
-        table.close()
-    show("done", 5, 5)
+        open_clusters.callback(table.close)
+        clients = {k: open_clusters.enter_context(distributed.connect(workers=k)) for k in counts}
+        for name, compute in computations(clients[counts[-1]], paths, table).items():
+            mine = [cell for cell in cells if cell["experiment"] == name]
+            times = _times(clients, compute, context.numbers["repeats"], name) if mine else {}
+            for cell in mine:
+                taken = times[f"{cell['method']} {cell['threads']}"]
+                facts = {"source": table.label, "d": table.d, "seconds": taken.median, "spread": taken.spread}
+                yield {**cell, **facts, "repeats": context.numbers["repeats"]}
+
+
+def _times(clients: dict[int, Any], compute: Compute, repeats: int, name: str) -> dict[str, Any]:
+    """Times of every candidate, after its result was compared with that of one process."""
+    from l2ul_fast import distributed
+
+    def here(k: int) -> Any:
+        with threads(k):
+            return compute(None)
+
+    expected = compute(None)
+    calls: dict[str, Callable[[], Any]] = {}
+    for k, client in clients.items():
+        calls[f"one process {k}"] = partial(here, k)
+        calls[f"workers {k}"] = partial(compute, distributed.DaskWorkers(client))
+    for method, call in calls.items():
+        if not np.array_equal(call(), expected):
+            raise UserError(f"{name}, {method}: the result is not that of one process: please report this defect")
+    return interleave(calls, repeats, pause=0.05)
+
+
+register(
+    Experiment(
+        name="distributed",
+        title="Dask workers",
+        help="Count shards, add up derivatives and make training pairs on Dask workers, beside one process.",
+        profiles={
+            "tiny": {"rows": 4_000, "workers": 2, "repeats": 1},
+            "quick": {"rows": 1_000_000, "workers": None, "repeats": 3},
+            "paper": {"rows": 11_000_000, "workers": None, "repeats": 5},
+            "full": {"rows": 11_000_000, "workers": None, "repeats": 9},
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.distributed:FIGURE",
+        records=("distributed-kme", "distributed-sums", "distributed-pairs"),
+        datasets=("higgs",),
+        in_all=False,
+        order=150,
+        needs=("dask",),
+    )
+)

@@ -1,16 +1,14 @@
 """How long requests take: one row beside an expert's Newton step and torch, until erased, under attack; and the fit.
 
-Records by experiment; dataset, source, n, d, model and method are in all of them, times are seconds:
-  unlearn-latency  one per (dataset, method): p50, p99, most of single calls of `u.unlearn([row])` and of its peers,
-                   which all take turns in one run on one thread; ratio: p50 over that of "newton-numba"
-  unlearn-flat     one per (order, block) of a long stream of single requests on one unlearner: first, p50, p99
-  unlearn-times    one per (method, order, r, draw): answer_seconds; erased_seconds, until nothing kept in memory,
-                   journal or directory gives the rows back (None: never)
-  unlearn-durable  one per (n, draw): seconds of `u.unlearn([row])` and `u.save(directory, defer=True)`; plain_seconds
-                   of writing 4 KB and fsync beside it
-  unlearn-slow     one per (dataset, attack): requests and their p50, p99, most; tiers {name: count}; due, how many left
-                   a pass due, and refresh_seconds of these passes in total
-  unlearn-fit      one per method: seconds of a whole `fit(path)` and of its parts, or of one pass of sums
+unlearn-latency  single calls of `u.unlearn([row])` and of its peers, which all take turns in one run on one thread;
+                 ratio: p50 over that of "newton-numba"
+unlearn-flat     a long stream of single requests on one unlearner, by order and block
+unlearn-times    answer_seconds, and erased_seconds: until nothing kept in memory, journal or directory gives the
+                 rows back (None: never)
+unlearn-durable  `u.unlearn([row])` and `u.save(directory, defer=True)`; plain_seconds: writing 4 KB and fsync beside
+unlearn-slow     requests chosen to make the server work; tiers {name: count}; due: how many left a pass due, and
+                 refresh_seconds of these passes in total
+unlearn-fit      a whole `fit(path)` and its parts, or one pass of sums
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,10 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from l2ul_fast.datasets.standin.rows import generate
-from l2ul_fast.experiments.contenders import DEFAULT, HEADS, Scratch, plain, quiet, request
-from l2ul_fast.experiments.jobs import Done
-from l2ul_fast.experiments.quality.heads import shifts, widths
+from l2ul_fast.baselines.base import Ids, Vector
+from l2ul_fast.baselines.l2ul import DEFAULT, HEADS, Scratch, plain, quiet, request
+from l2ul_fast.datasets.registry import get_info
+from l2ul_fast.experiments.inputs import (
+    all_rows,
+    dataset_file,
+    original_file,
+    some_rows,
+    standin_rows,
+    tables,
+    train_size,
+)
+from l2ul_fast.experiments.quality.heads import expansion_of, shifts, widths
+from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import interleave, once
 from l2ul_fast.models import LogisticModel
@@ -41,25 +50,17 @@ from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_kernels import threads
 from l2ul_kernels.request import expansion as kernels
 
-Vector = NDArray[np.float64]
-Ids = NDArray[np.int64]
-
 LATENCY, FLAT, TIMES = "unlearn-latency", "unlearn-flat", "unlearn-times"
 DURABLE, SLOW, FIT = "unlearn-durable", "unlearn-slow", "unlearn-fit"
 #: The expert's Newton step, and the paper's network.
 PEER, TORCH = "newton-numba", "torch-eager"
+OURS = {order: f"{DEFAULT}, order {order}" for order in (2, 3)}
+IDLE = "idle loop, as long as order 3"
 LAM = 1e-3
 #: Calls of one contender in a row: those before the timed ones of a turn, the timed ones, and those before all.
 SETTLE, TURN, WARM = 5, 100, 300
 #: Blocks that a long stream is looked at in.
 BLOCKS = 10
-
-
-def shaped(name: str, n: int, seed: int = 3) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """n standardised stand-in rows of a dataset's shape."""
-    X, y = generate(name, 0, n, n, seed)
-    scale = X.std(axis=0)
-    return ((X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0)).astype(np.float32), y.astype(np.uint8)
 
 
 # One row -------------------------------------------------------------------------------------------------------------
@@ -148,26 +149,42 @@ def in_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, V
 def summary(seconds: Vector) -> Record:
     """p50, p99 and the longest."""
     p50, p99 = np.percentile(seconds, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99, "most": float(seconds.max()), "calls": seconds.size}
+    return {"p50_seconds": p50, "p99_seconds": p99, "max_seconds": float(seconds.max()), "calls": seconds.size}
 
 
-def measure_latency(dataset: str, n: int, rounds: int, torch: bool, done: Done) -> Iterator[Record]:
+def latency_jobs(context: Context) -> Iterator[Job]:
+    """One row by shape, a long stream, and durable requests."""
+    numbers = context.numbers
+    for name, n in numbers["latency"].items():
+        methods = (*OURS.values(), PEER, "nothing", *((TORCH,) if name == "higgs" else ()), IDLE, "retrain")
+        base = {"experiment": LATENCY, "dataset": name, "n": n, "model": "lr", "r": 1}
+        cells = tuple({**base, "method": method} for method in methods)
+        yield Job(name, cells, partial(measure_latency, context), seconds=10.0)
+    base = {"dataset": "higgs", "model": "lr", "method": DEFAULT, "r": 1}
+    flat = {**base, "experiment": FLAT, "n": numbers["stream_rows"]}
+    cells = tuple({**flat, "order": order, "block": block} for order in OURS for block in range(BLOCKS))
+    yield Job("stream", cells, partial(measure_flat, context), seconds=5.0)
+    for n in numbers["durable"]:
+        durable = {**base, "experiment": DURABLE, "n": n}
+        cells = tuple({**durable, "repeat": draw} for draw in range(numbers["durable_draws"]))
+        yield Job(f"durable {n:,} rows", cells, partial(measure_durable, context), seconds=3.0)
+
+
+def measure_latency(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """Single-row requests on stand-in rows of a dataset's shape, every contender in turn."""
-    if done(method="retrain"):
-        return
-    X, y = shaped(dataset, n)
-    base: Record = {"dataset": dataset, "source": "stand-in", "n": n, "d": X.shape[1], "model": "lr", "r": 1}
-    base["threads_used"] = 1
+    n, wanted = cells[0]["n"], {cell["method"] for cell in cells}
+    table = standin_rows(n, cells[0]["dataset"])
+    X, y = table.X, table.y
     with threads(1), quiet():
-        heads = {order: L2UL("lr", order=order, lam=LAM).fit(X, y) for order in (2, 3)}
+        heads = {order: L2UL("lr", order=order, lam=LAM).fit(X, y) for order in OURS}
         calls: dict[str, Callable[[], object]] = {
-            f"{DEFAULT}, order {order}": own_request(u, stream_of(n, order)) for order, u in heads.items()
+            OURS[order]: own_request(u, stream_of(n, order)) for order, u in heads.items()
         }
         calls[PEER] = newton_expert(heads[2], X, y, stream_of(n, 1))
         calls["nothing"] = lambda: None
-        if torch:
-            calls[TORCH] = torch_network(X.shape[1] + 1, 2 * 100 * 4 + X.shape[1] + 1)
-        default = calls[f"{DEFAULT}, order 3"]
+        if TORCH in wanted:
+            calls[TORCH] = torch_network(table.d + 1, 2 * 100 * 4 + table.d + 1)
+        default = calls[OURS[3]]
         for _ in range(WARM):
             default()
         spin = range(max(1, int(once(lambda: [default() for _ in range(TURN)]) / TURN / _loop_seconds())))
@@ -176,15 +193,15 @@ def measure_latency(dataset: str, n: int, rounds: int, torch: bool, done: Done) 
             for _ in spin:
                 pass
 
-        calls["idle loop, as long as order 3"] = idle
-        found = {name: summary(seconds) for name, seconds in in_turns(calls, rounds).items()}
-        model = heads[3].model
-        again = np.array([once(lambda: model.fit((X, y))) for _ in range(3)])
-    for name, facts in found.items():
-        if not done(method=name):
-            order = int(name[-1]) if name.startswith(DEFAULT) else None
-            yield {**base, "method": name, "order": order, **facts, "ratio": facts["p50"] / found[PEER]["p50"]}
-    yield {**base, "method": "retrain", **summary(again), "ratio": float(np.median(again)) / found[PEER]["p50"]}
+        calls[IDLE] = idle
+        found = {name: summary(seconds) for name, seconds in in_turns(calls, context.numbers["rounds"]).items()}
+        found["retrain"] = summary(np.array([once(lambda: heads[3].model.fit((X, y))) for _ in range(3)]))
+    order_of = {name: order for order, name in OURS.items()}
+    for cell in cells:
+        name = cell["method"]
+        ratio = found[name]["p50_seconds"] / found[PEER]["p50_seconds"]
+        facts = {"source": "stand-in", "d": table.d, "order": order_of.get(name), "threads_used": 1, "ratio": ratio}
+        yield {**cell, **facts, **found[name]}
 
 
 def _loop_seconds(rounds: int = 100_000) -> float:
@@ -197,16 +214,14 @@ def _loop_seconds(rounds: int = 100_000) -> float:
     return min(once(run) for _ in range(3)) / rounds
 
 
-def measure_flat(n: int, requests: int, done: Done) -> Iterator[Record]:
+def measure_flat(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """Single requests, one after the other, on one unlearner: does the thousandth take longer than the first?"""
-    todo = [order for order in (2, 3) if not done(order=order, block=BLOCKS - 1)]
-    if not todo:
-        return
-    X, y = shaped("higgs", n)
-    clock = time.perf_counter_ns
-    for order in todo:
+    n, requests = cells[0]["n"], context.numbers["stream"]
+    table = standin_rows(n)
+    clock, size = time.perf_counter_ns, requests // BLOCKS
+    for order in dict.fromkeys(cell["order"] for cell in cells):
         with threads(1), quiet():
-            u = L2UL("lr", order=order).fit(X, y)
+            u = L2UL("lr", order=order).fit(table.X, table.y)
             call, seconds = own_request(u, stream_of(n, 5)), np.empty(requests)
             for _ in range(WARM):
                 call()
@@ -214,21 +229,15 @@ def measure_flat(n: int, requests: int, done: Done) -> Iterator[Record]:
                 begin = clock()
                 call()
                 seconds[k] = clock() - begin
-        size = requests // BLOCKS
-        for block in range(BLOCKS):
-            if not done(order=order, block=block):
-                yield {
-                    "dataset": "higgs",
-                    "source": "stand-in",
-                    "n": n,
-                    "d": X.shape[1],
-                    "model": "lr",
-                    "method": DEFAULT,
-                    "order": order,
-                    "block": block,
-                    "first": block * size,
-                    **summary(1e-9 * seconds[block * size : (block + 1) * size]),
-                }
+        for cell in (cell for cell in cells if cell["order"] == order):
+            first = cell["block"] * size
+            facts = {
+                "source": "stand-in",
+                "d": table.d,
+                "first": first,
+                **summary(1e-9 * seconds[first : first + size]),
+            }
+            yield {**cell, **facts}
 
 
 # Until erased --------------------------------------------------------------------------------------------------------
@@ -244,77 +253,78 @@ def synced_write(path: Path, size: int = 4096) -> float:
     return time.perf_counter() - begin
 
 
-def heads_of(model: str, methods: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
-    """(method, arguments of L2UL) of these methods, the default head of order 2 too."""
-    found = [(name, dict(HEADS[name])) for name in methods]
-    return [*found, (DEFAULT, {"order": 2})] if model == "lr" else found
+def times_jobs(context: Context) -> Iterator[Job]:
+    """The heads of the profile on its datasets, beside Retrain."""
+    numbers = context.numbers
+    for model, chosen in numbers["times"].items():
+        orders = (3, 2) if model == "lr" else (None,)
+        lines = [(DEFAULT, order) for order in orders]
+        lines += [(name, None) for name in (*numbers["heads"], "nothing", "retrain") if name != DEFAULT]
+        for dataset in (name for name in chosen if name in context.datasets):
+            n = train_size(context, dataset, numbers["rows"])
+            n = n if model == "lr" else min(n, MLP_ROWS)
+            base = {"experiment": TIMES, "dataset": dataset, "n": n, "model": model, "seed": context.seed}
+            cells = tuple(
+                {**base, "method": method, "order": order, "r": r, "repeat": draw}
+                for method, order in lines
+                for r in sizes_on(n, numbers["sizes"])
+                for draw in range(numbers["times_draws"])
+            )
+            measure = partial(measure_times, context, dataset, model)
+            yield Job(f"{dataset} {model}", cells, measure, seconds=10.0 if model == "lr" else 30.0)
 
 
-def measure_times(
-    dataset: str,
-    source: str,
-    train: ArrayTable,
-    model: str,
-    methods: tuple[str, ...],
-    m: int,
-    sizes: tuple[int, ...],
-    draws: int,
-    folder: Path,
-    available: Callable[[str, str], bool],
-    done: Done,
-    seed: int = 1,
-) -> Iterator[Record]:
-    """Two times of the heads of these methods: until the model without the rows is usable, until they are erased.
+#: Rows of the MLP's table at most.
+MLP_ROWS = 60_000
+
+
+def sizes_on(n: int, sizes: tuple[int, ...]) -> dict[int, int]:
+    """Rows of a request on n rows -> rows asked for: at most a tenth of them are taken."""
+    return {min(r, n // 10): r for r in reversed(sizes)}
+
+
+def measure_times(context: Context, dataset: str, model: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """Two times: until the model without the rows is usable, until they are erased.
 
     Erased: the request, and `save` into the directory the unlearner was saved to before. Retrain: the fit (an MLP's
     anchor too, which was trained on the rows), and its parameters written and synced; it keeps nothing else.
     """
-    base: Record = {"dataset": dataset, "source": source, "n": train.n, "d": train.d, "model": model, "seed": seed}
-    first: L2UL | None = None
-    for method, options in heads_of(model, methods):
-        head, order = options.get("head", "expansion"), options.get("order", 3 if model == "lr" else None)
-        order = order if head == "expansion" else None
-        todo = [
-            (r, draw)
-            for r in sizes
-            for draw in range(draws)
-            if not done(method=method, order=order, r_asked=r, draw=draw)
-        ]
-        if not todo or not available(model, head):
-            continue
-        u = L2UL(model, random_state=seed, m=m, **options).fit(train.X, train.y)
-        first = first or u
-        scratch = Scratch(u)
-        for r, draw in todo:
-            ids, spare = _rows_of(train, r, draw, seed)
-            answered, erased, due = _two_times(scratch, ids, spare, folder)
-            yield {
-                **base,
-                "method": method,
-                "order": order,
-                "r": ids.size,
-                "r_asked": r,
-                "draw": draw,
-                "answer_seconds": answered,
-                "erased_seconds": erased,
-                "due": due,
-            }
-    if first is None and not available(model, "expansion"):
-        return
-    for r in sizes:
-        for draw in range(draws):
-            if done(method="retrain", r_asked=r, draw=draw):
-                continue
-            first = first or L2UL(model, random_state=seed, m=m).fit(train.X, train.y)
-            ids, _ = _rows_of(train, r, draw, seed)
-            rest, own = train.without(ids), first.model
-            answered = once(partial(own.fit, rest))
-            with TemporaryDirectory(dir=folder) as place:
-                written = synced_write(Path(place) / "theta", own.size * 8)
-            whole = answered if model == "lr" else first.report_["seconds"].get("train", answered)
-            facts = {**base, "order": None, "r": ids.size, "r_asked": r, "draw": draw, "due": False}
-            yield {**facts, "method": "nothing", "answer_seconds": 0.0, "erased_seconds": None}
-            yield {**facts, "method": "retrain", "answer_seconds": answered, "erased_seconds": whole + written}
+    numbers, seed = context.numbers, context.seed
+    label, train, _ = tables(context, dataset, numbers["rows"])
+    train = train if model == "lr" else some_rows(train, MLP_ROWS)
+    asked = sizes_on(train.n, numbers["sizes"])
+    made: dict[tuple[str, int | None], Scratch] = {}
+
+    def scratch_of(method: str, order: int | None) -> Scratch:
+        if (method, order) not in made:
+            made.clear()  # one at a time: each holds a copy of the rows
+            options = HEADS[method] if order is None else {**HEADS[method], "order": order}
+            u = L2UL(model, random_state=seed, m=numbers["m"], **options).fit(train.X, train.y)
+            made[method, order] = Scratch(u)
+        return made[method, order]
+
+    with TemporaryDirectory(dir=context.folder) as folder:
+        for cell in cells:
+            method, ids_asked = cell["method"], asked[cell["r"]]
+            ids, spare = _rows_of(train, ids_asked, cell["repeat"], seed)
+            facts = {"source": label, "d": train.d, "r_asked": ids_asked, "due": False}
+            if method == "nothing":
+                facts |= {"answer_seconds": 0.0, "erased_seconds": None}
+            elif method == "retrain":
+                u = scratch_of(DEFAULT, None if model == "mlp" else 3).first
+                facts |= _retrained(u, train.without(ids), Path(folder))
+            else:
+                facts |= _two_times(scratch_of(method, cell["order"]), ids, spare, Path(folder))
+            yield {**cell, **facts}
+
+
+def _retrained(u: L2UL, rest: ArrayTable, folder: Path) -> Record:
+    """The two times of Retrain on the rows that stay."""
+    answered = once(partial(u.model.fit, rest))
+    with TemporaryDirectory(dir=folder) as place:
+        written = synced_write(Path(place) / "theta", u.model.size * 8)
+    whole = answered if u.model.name == "lr" else u.report_["seconds"].get("train", answered)
+    return {"answer_seconds": answered, "erased_seconds": whole + written}
 
 
 #: Single requests before one whose two times are taken; the directory is saved after the first of them.
@@ -328,8 +338,8 @@ def _rows_of(train: ArrayTable, r: int, draw: int, seed: int) -> tuple[Ids, Ids]
     return np.sort(order[:r]), order[r : r + BEFORE]
 
 
-def _two_times(scratch: Scratch, ids: Ids, spare: Ids, folder: Path) -> tuple[float, float, bool]:
-    """(seconds to the answer, seconds until it is erased, whether a pass was due) on a copy that is saved already."""
+def _two_times(scratch: Scratch, ids: Ids, spare: Ids, folder: Path) -> Record:
+    """Seconds to the answer and until it is erased, and whether a pass was due, on a copy that is saved already."""
     with TemporaryDirectory(dir=folder) as name, quiet():
         u, place = scratch.renew(), Path(name) / "saved"
         u.save(place)
@@ -343,40 +353,28 @@ def _two_times(scratch: Scratch, ids: Ids, spare: Ids, folder: Path) -> tuple[fl
         middle = time.perf_counter()
         due = u.due is not None
         u.save(place)
-        return middle - begin, time.perf_counter() - begin, due
+        return {"answer_seconds": middle - begin, "erased_seconds": time.perf_counter() - begin, "due": due}
 
 
-def measure_durable(n: int, draws: int, folder: Path, done: Done) -> Iterator[Record]:
+def measure_durable(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """A single request made durable in the directory it was loaded from, beside a plain write of 4 KB, in turns."""
-    todo = [draw for draw in range(draws) if not done(n=n, draw=draw)]
-    if not todo:
-        return
-    X, y = shaped("higgs", n)
-    with TemporaryDirectory(dir=folder) as name, quiet():
+    n = cells[0]["n"]
+    table = standin_rows(n)
+    with TemporaryDirectory(dir=context.folder) as name, quiet():
         place, rows = Path(name) / "saved", stream_of(n, 6)
-        L2UL("lr").fit(X, y).save(place)
+        L2UL("lr").fit(table.X, table.y).save(place)
         u = L2UL.load(place)
         for _ in range(3):
             u.unlearn([next(rows)])
             u.save(place, defer=True)
-        for draw in todo:
+        for cell in cells:
             ids = [next(rows)]
             begin = time.perf_counter()
             u.unlearn(ids)
             u.save(place, defer=True)
             seconds = time.perf_counter() - begin
-            yield {
-                "dataset": "higgs",
-                "source": "stand-in",
-                "n": n,
-                "d": X.shape[1],
-                "model": "lr",
-                "method": DEFAULT,
-                "r": 1,
-                "draw": draw,
-                "seconds": seconds,
-                "plain_seconds": synced_write(Path(name) / f"plain-{draw}"),
-            }
+            plain_seconds = synced_write(Path(name) / f"plain-{cell['repeat']}")
+            yield {**cell, "source": "stand-in", "d": table.d, "seconds": seconds, "plain_seconds": plain_seconds}
 
 
 # Slow-down attack ----------------------------------------------------------------------------------------------------
@@ -415,10 +413,10 @@ def across_the_edge(u: L2UL, table: ArrayTable, requests: int) -> Iterator[int]:
     """
     moves = shifts(u, table)
     p = moves.shape[1]
-    pool = np.argsort(-np.abs(moves / widths(u.head)).max(axis=1), kind="stable")[:POOL]
+    pool = np.argsort(-np.abs(moves / widths(expansion_of(u))).max(axis=1), kind="stable")[:POOL]
     moves, left = moves[pool], np.ones(pool.size, bool)
     for _ in range(min(requests, pool.size)):
-        low, high, delta = (u.head.state[row, :p] for row in (kernels.LOW, kernels.HIGH, kernels.DELTA))
+        low, high, delta = (expansion_of(u).state[row, :p] for row in (kernels.LOW, kernels.HIGH, kernels.DELTA))
         after = delta + moves
         beyond = np.maximum((after - high) / (high - low), (low - after) / (high - low)).max(axis=1)
         chosen = int(np.where(left, beyond, -np.inf).argmax())
@@ -446,23 +444,33 @@ def few_of_a_class(table: ArrayTable, rows: int) -> ArrayTable:
     return ArrayTable(np.ascontiguousarray(table.X[keep]), table.y[keep].copy(), table.classes)
 
 
-def measure_slow(
-    dataset: str, source: str, train: ArrayTable, requests: int, done: Done, seed: int = 1
-) -> Iterator[Record]:
+def slow_jobs(context: Context) -> Iterator[Job]:
+    """Every attack on the datasets of the profile."""
+    numbers = context.numbers
+    for dataset in (name for name in numbers["slow"] if name in context.datasets):
+        base = {"experiment": SLOW, "dataset": dataset, "model": "lr", "r": 1, "seed": context.seed}
+        n = train_size(context, dataset, numbers["rows"])
+        cells: list[Cell] = [{**base, "method": DEFAULT, "attack": name} for name in ATTACKS]
+        cells.append({**base, "n": n, "method": "retrain", "attack": "retrain"})
+        yield Job(dataset, tuple(cells), partial(measure_slow, context, dataset), seconds=5.0)
+
+
+def measure_slow(context: Context, dataset: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """Single requests chosen to make the server work; what is due is refreshed at once, and its time counted apart."""
-    requests = min(requests, train.n // 4)
-    base: Record = {"dataset": dataset, "source": source, "d": train.d, "model": "lr", "r": 1, "seed": seed}
-    for name, attack in ATTACKS.items():
-        if done(attack=name):
+    label, train, _ = tables(context, dataset, context.numbers["rows"])
+    requests = min(context.numbers["requests"], train.n // 4)
+    for cell in cells:
+        base = {**cell, "source": label, "d": train.d}
+        if cell["method"] == "retrain":
+            model = LogisticModel(train.d, 2, LAM)
+            rests = [train.without(np.array([row])) for row in range(4)]
+            again = np.array([once(partial(model.fit, rest)) for rest in rests])[1:]
+            yield {**base, "n": train.n, "requests": again.size, **summary(again)}
             continue
+        attack = ATTACKS[cell["attack"]]
         table = few_of_a_class(train, requests + 1) if attack is nearly_all_of_a_class else train
-        u = L2UL("lr", random_state=seed).fit(table.X, table.y)
-        yield {**base, "n": table.n, "method": DEFAULT, "attack": name, **_follow(u, attack(u, table, requests))}
-    if not done(attack="retrain"):
-        model = LogisticModel(train.d, 2, LAM)
-        rests = [train.without(np.array([row])) for row in range(4)]
-        again = np.array([once(partial(model.fit, rest)) for rest in rests])[1:]
-        yield {**base, "n": train.n, "method": "retrain", "attack": "retrain", "requests": 3, **summary(again)}
+        u = L2UL("lr", random_state=context.seed).fit(table.X, table.y)
+        yield {**base, "n": table.n, **_follow(u, attack(u, table, requests))}
 
 
 def _follow(u: L2UL, rows: Iterator[int]) -> Record:
@@ -492,83 +500,83 @@ def _follow(u: L2UL, rows: Iterator[int]) -> Record:
         "due": len(refreshes),
         "refresh_seconds": float(sum(refreshes)),
         "largest_error": error if np.isfinite(error) else None,
-        "refresh_p50": float(np.median(refreshes)) if refreshes else None,
+        "refresh_p50_seconds": float(np.median(refreshes)) if refreshes else None,
     }
 
 
 # Fit -----------------------------------------------------------------------------------------------------------------
 
+SUMS = {order: f"integer sums, order {order}" for order in (2, 3)}
+NUMPY, TABMAT = "numpy, X' (w X)", "tabmat sandwich"
 
-def measure_fit(path: Path, repeats: int, done: Done) -> Iterator[Record]:
+
+def fit_jobs(context: Context) -> Iterator[Job]:
+    """The whole fit, and one pass of sums beside numpy and, where it is installed, tabmat."""
+    numbers = context.numbers
+    path = original_file("higgs", context.raw_dir, context.data_dir, complete=True)
+    n = min(numbers["fit_rows"], get_info("higgs").n) if path is None else all_rows(path)
+    base = {"experiment": FIT, "dataset": "higgs", "model": "lr"}
+    cells = tuple({**base, "n": n, "method": method, "order": order} for order, method in OURS.items())
+    yield Job(f"file {n:,} rows", cells, partial(measure_fit, context), seconds=1e-5 * n)
+    methods = (*SUMS.values(), NUMPY, *((TABMAT,) if find_spec("tabmat") else ()))
+    cells = tuple({**base, "n": numbers["sums_rows"], "method": method} for method in methods)
+    yield Job("sums", cells, partial(measure_sums, context), seconds=5.0)
+
+
+def measure_fit(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """A whole `fit(path)` with third derivatives beside one without, in turns; all threads."""
+    path = dataset_file("higgs", context.numbers["fit_rows"], context.raw_dir, context.data_dir, complete=True)
     table = FileTable(path, "all")
-    label, d, n = table.label, table.d, table.n
-    if done(method=f"{DEFAULT}, order 3", n=n):
-        table.close()
-        return
-    X, y = table.take(np.arange(min(n, 5000)))
+    X, y = table.take(np.arange(min(table.n, 5000)))
+    label, d = table.label, table.d
     table.close()
-    made: dict[int, list[dict[str, float]]] = {2: [], 3: []}
+    parts: dict[int, list[dict[str, float]]] = {order: [] for order in OURS}
 
-    def whole(order: int) -> Callable[[], object]:
-        def run() -> None:
-            made[order].append(L2UL("lr", order=order).fit(path, part="all").report_["seconds"])
+    def whole(order: int) -> None:
+        parts[order].append(L2UL("lr", order=order).fit(path, part="all").report_["seconds"])
 
-        return run
-
-    for order in made:
+    for order in OURS:
         L2UL("lr", order=order).fit(X, y)  # compiles
-    times = interleave({f"{DEFAULT}, order {order}": whole(order) for order in made}, repeats)
-    for order, parts in made.items():
-        name = f"{DEFAULT}, order {order}"
+    times = interleave({OURS[order]: partial(whole, order) for order in OURS}, context.numbers["repeats"])
+    for cell in cells:
+        taken, mine = times[cell["method"]], parts[cell["order"]]
         yield {
-            "dataset": "higgs",
+            **cell,
             "source": label,
-            "n": n,
             "d": d,
-            "model": "lr",
-            "method": name,
-            "order": order,
-            "seconds": times[name].median,
-            "spread": times[name].spread,
-            "parts": {key: float(np.median([p[key] for p in parts])) for key in parts[0]},
-            "ratio": times[name].median / times[f"{DEFAULT}, order 2"].median,
+            "seconds": taken.median,
+            "spread": taken.spread,
+            "parts": {key: float(np.median([p[key] for p in mine])) for key in mine[0]},
+            "ratio": taken.median / times[OURS[2]].median,
         }
 
 
-def measure_sums(n: int, repeats: int, done: Done) -> Iterator[Record]:
-    """One pass of integer sums over rows in memory, one thread, beside tabmat (where installed) and numpy."""
+def measure_sums(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """One pass of integer sums over rows in memory, one thread, beside tabmat and numpy."""
+    table = standin_rows(cells[0]["n"])
     calls: dict[str, Callable[[], object]] = {}
-    X, y = shaped("higgs", n)
     with threads(1), threadpool_limits(1):
-        table = ArrayTable(X, y, [0, 1])
-        for order in (2, 3):
-            u = L2UL("lr", order=order).fit(X[:5000], y[:5000])
-            calls[f"integer sums, order {order}"] = lambda terms=u.head.terms: LocalPasses(table).sums(terms)  # type: ignore[misc]
-        X64 = np.asfortranarray(X, np.float64)
-        weights = np.full(n, 0.25)
-        calls["numpy, X' (w X)"] = lambda: X64.T @ (X64 * weights[:, None])
-        try:
+        for order, name in SUMS.items():
+            u = L2UL("lr", order=order).fit(table.X[:5000], table.y[:5000])
+            calls[name] = partial(LocalPasses(table).sums, expansion_of(u).terms)
+        X64 = np.asfortranarray(table.X, np.float64)
+        weights = np.full(table.n, 0.25)
+        calls[NUMPY] = lambda: X64.T @ (X64 * weights[:, None])
+        if any(cell["method"] == TABMAT for cell in cells):
             import tabmat
 
             dense = tabmat.DenseMatrix(X64)
-            calls["tabmat sandwich"] = lambda: dense.sandwich(weights)
-        except ImportError:
-            pass
-        if all(done(method=name, n=n) for name in calls):
-            return
+            calls[TABMAT] = lambda: dense.sandwich(weights)
         for call in calls.values():
             call()
-        times = interleave(calls, repeats)
-    peer = times.get("tabmat sandwich")
-    for name, taken in times.items():
+        times = interleave(calls, context.numbers["repeats"])
+    peer = times.get(TABMAT)
+    for cell in cells:
+        taken = times[cell["method"]]
         yield {
-            "dataset": "higgs",
+            **cell,
             "source": "stand-in",
-            "n": n,
-            "d": X.shape[1],
-            "model": "lr",
-            "method": name,
+            "d": table.d,
             "seconds": taken.median,
             "spread": taken.spread,
             "threads_used": 1,

@@ -2,15 +2,9 @@
 
 The rows are the HIGGS stand-in, of which a smaller one is the beginning of a larger. Each n is measured in a process of
 its own that has done all tasks once on the smallest file before, so that kernels are loaded and pools started.
-One record per (n, task):
-  dataset "higgs", source "stand-in", n (all rows of the file are trained on), d, model "lr", seed, threads
-  task: "kme" (counts of all rows), "retrain" (cold, streamed, without one row), "fit" (of L2UL: the model and sums
-    of derivatives), "request" (r = 1, median of `requests` calls after the fit)
-  method: l2ul-expansion for the last two, else the task
-  seconds, spread, repeats; unlearn_seconds: the same for retrain and request
-  peak_mib: the task's peak above idle_mib, the memory of the process after the warm-up
-  file_mib: size of the file; rows_per_second
-Peak memory is sampled every two milliseconds.
+Tasks: "kme" (counts of all rows), "retrain" (cold, streamed, without one row), "fit" (of L2UL: the model and sums of
+derivatives), "request" (r = 1, median of `requests` calls after the fit). All rows of the file are trained on. Peak
+memory is sampled every two milliseconds.
 """
 
 from __future__ import annotations
@@ -20,24 +14,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.contenders import DEFAULT
-from l2ul_fast.experiments.jobs import Done, Job, Setting
-from l2ul_fast.experiments.scoring import Numbers, numbers_of
-from l2ul_fast.measure.records import Record
+from l2ul_fast.experiments.inputs import standin_file
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import Times, once
 
-PROFILES: dict[str, Numbers] = {
-    "quick": {"n": (10_000, 100_000, 500_000), "requests": 100},
-    "paper": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 1000},
-    "full": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 10_000},
-}
-TASKS = ("kme", "retrain", "fit", "request")
+D = 28
+#: task -> the method it is recorded under.
+TASKS = {"kme": "kme", "retrain": "retrain", "fit": "l2ul-expansion", "request": "l2ul-expansion"}
 #: Repeats are as many as fit this many rows, from one to five.
 ROWS = 2_000_000
 CODE = "import sys; from l2ul_fast.experiments.speed.scale import worker; worker(sys.argv[1])"
@@ -129,66 +120,57 @@ def worker(text: str) -> None:
             print(json.dumps(facts | {"peak_mib": peak.mib, "idle_mib": idle}), flush=True)
 
 
-def file_of(setting: Setting, n: int) -> Path:
-    """The stand-in of n rows; made once, in a folder of its own."""
-    from l2ul_fast.datasets.standin.rows import make
-    from l2ul_fast.tables import FileTable
-
-    folder = setting.folder / f"scale-{n}"
-    for path in folder.glob("*.h5"):
-        table = FileTable(path, "all")
-        rows = table.n
-        table.close()
-        if rows == n:
-            return path
-    folder.mkdir(parents=True, exist_ok=True)
-    return make("higgs", n, 0, folder)
+def jobs(context: Context) -> Iterator[Job]:
+    """A process for each n."""
+    for n in context.numbers["n"]:
+        common = {"dataset": "higgs", "n": n, "model": "lr", "seed": context.seed}
+        cells = tuple(
+            {**common, "task": task, "method": method, "r": 1 if task == "request" else None}
+            for task, method in TASKS.items()
+        )
+        yield Job(f"{n:,} rows", cells, partial(measure, context), seconds=4.0 + n / 100_000)
 
 
-def measure(setting: Setting, numbers: Numbers, n: int, done: Done) -> Iterator[Record]:
-    todo = [task for task in TASKS if not done(task=task, n=n)]
-    if not todo:
-        return
-    small, large = file_of(setting, min(numbers["n"])), file_of(setting, n)
-    plan = {"small": str(small), "large": str(large), "n": n, "threads": setting.threads, "seed": setting.seed}
+def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
+    """All tasks in a process of its own; those of the cells are recorded."""
+    n, numbers = cells[0]["n"], context.numbers
+    small, large = (standin_file("higgs", rows, context.data_dir) for rows in (min(numbers["n"]), n))
+    plan = {"small": str(small), "large": str(large), "n": n, "threads": context.threads, "seed": context.seed}
     plan["requests"] = numbers["requests"]
-    command = [sys.executable, "-c", CODE, json.dumps(plan)]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", CODE, json.dumps(plan)], capture_output=True, text=True)
     if ended.returncode:
         lines = ended.stderr.strip().splitlines()
         raise UserError(f"measuring {n:,} rows failed: {lines[-1] if lines else f'exit code {ended.returncode}'}")
-    for line in ended.stdout.splitlines():
-        found = json.loads(line)
-        if found["task"] not in todo:
-            continue
-        request, task = found["task"] == "request", found["task"]
-        record: Record = {
-            "dataset": "higgs",
-            "source": "stand-in",
-            "n": n,
-            "d": 28,
-            "model": "lr",
-            "r": 1 if request else None,
-            "method": DEFAULT if task in ("fit", "request") else task,
-            "seed": setting.seed,
-            **found,
-            "threads": setting.threads,
-            "file_mib": large.stat().st_size / 2**20,
-        }
-        if request or task == "retrain":
-            record["unlearn_seconds"] = found["seconds"]
-        if not request:
-            record["rows_per_second"] = n / found["seconds"]
-        yield record
+    found = {facts["task"]: facts for facts in map(json.loads, ended.stdout.splitlines())}
+    for cell in cells:
+        facts = found[cell["task"]]
+        record: Record = {"source": "stand-in", "d": D, **facts, "file_mib": large.stat().st_size / 2**20}
+        if cell["task"] in ("request", "retrain"):
+            record["answer_seconds"] = facts["seconds"]
+        if cell["task"] != "request":
+            record["rows_per_second"] = n / facts["seconds"]
+        yield {**cell, **record}
 
 
-def jobs(setting: Setting) -> list[Job]:
-    numbers = numbers_of(setting, "scale", PROFILES)
-    made = []
-    for n in numbers["n"]:
-
-        def run(done: Done, n: int = n) -> Iterator[Record]:
-            return measure(setting, numbers, n, done)
-
-        made.append(Job("scale", f"{n:,} rows", run, 4.0 + n / 100_000))
-    return made
+register(
+    Experiment(
+        name="scale",
+        title="Time and memory by n",
+        help="Time and memory against n.",
+        profiles={
+            "tiny": {"n": (1000, 3000), "requests": 5},
+            "quick": {"n": (10_000, 100_000, 500_000), "requests": 100},
+            "paper": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 1000},
+            "full": {"n": (10_000, 100_000, 1_000_000, 11_000_000), "requests": 10_000},
+        },
+        jobs=jobs,
+        figure="l2ul_fast.report.figures.scale:FIGURE",
+        fields={
+            "peak_mib": metric("peak memory of the task above idle_mib", "MiB"),
+            "idle_mib": info("memory of the process after the warm-up", unit="MiB"),
+            "file_mib": info("size of the file", unit="MiB"),
+        },
+        datasets=("higgs",),
+        order=100,
+    )
+)

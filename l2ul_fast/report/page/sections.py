@@ -45,7 +45,7 @@ def write_report(
     UserError
         If there is no such run, it holds no measured records, or the page cannot be written.
     """
-    exhibits, styles = defaults(exhibits, styles)
+    exhibits = exhibits or {}
     run = find_run(name)
     records = load(run)
     environment, found = environment_of(run, records), measured(records)
@@ -58,12 +58,6 @@ def write_report(
         parts = sections(found, environment, missing, exhibits)
         page = write_page(f"l2ul-fast: run {home.resolve().name}", lead, parts, out or home / "report")
     return page, missing
-
-
-def defaults(exhibits: Mapping[str, Exhibit] | None, styles: Styles | None) -> tuple[Mapping[str, Exhibit], Styles]:
-    from l2ul_fast.report.exhibits import EXHIBITS, STYLES
-
-    return EXHIBITS if exhibits is None else exhibits, STYLES if styles is None else styles
 
 
 def _titles(records: list[Record], exhibits: Mapping[str, Exhibit]) -> str:

@@ -15,29 +15,23 @@ from __future__ import annotations
 
 import warnings
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.tables import FileTable
 from l2ul_fast.unlearner.artifact.directory import NotTidied, Opened, append_artifact, open_artifact, save_artifact
 from l2ul_fast.unlearner.artifact.journal import View
 from l2ul_fast.unlearner.artifact.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.heads.base import Arrays, Head
-from l2ul_fast.unlearner.heads.expansion import Expansion
-from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
-from l2ul_kernels.request import expansion as kernels
+from l2ul_fast.unlearner.store import STORES
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
 
 if TYPE_CHECKING:
     from l2ul_fast.unlearner.l2ul import L2UL
-
-#: Rows that are checked for NaN at a time when an unlearner is loaded.
-PIECE = 1 << 16
 
 REQUESTS = ("unlearn", "learn")
 #: Whole numbers of a report that the rows at the fit decided.
@@ -50,31 +44,24 @@ ERASABLE = ("rows", "cells")
 _views: WeakKeyDictionary[L2UL, View] = WeakKeyDictionary()
 
 
+#: Modules and classes of heads by their names in a saved state.
+HEADS = {
+    "expansion": ("expansion", "Expansion"),
+    "secant": ("secant", "Secant"),
+    "wide": ("wide", "Wide"),
+    "learned": ("learned", "Learned"),
+    "kme": ("kme", "Kme"),
+    "paper": ("paper", "Paper"),
+}
+
+
 def head_class(kind: str) -> type[Head]:
-    """The class of a saved head."""
-    if kind == "expansion":
-        return Expansion
-    if kind == "secant":
-        from l2ul_fast.unlearner.heads.secant import Secant
-
-        return Secant
-    if kind == "wide":
-        from l2ul_fast.unlearner.heads.wide import Wide
-
-        return Wide
-    if kind == "learned":
-        from l2ul_fast.unlearner.heads.learned import Learned
-
-        return Learned
-    if kind == "kme":
-        from l2ul_fast.unlearner.heads.kme import Kme
-
-        return Kme
-    if kind == "paper":
-        from l2ul_fast.unlearner.heads.paper import Paper
-
-        return Paper
-    raise DataError(f"the saved head is of an unknown kind ({kind}): fit again")
+    """The class of a saved head, imported now: only some need networks, pairs or the MLP."""
+    if kind not in HEADS:
+        raise DataError(f"the saved head is of an unknown kind ({kind}): fit again")
+    module, name = HEADS[kind]
+    found: type[Head] = getattr(import_module(f"l2ul_fast.unlearner.heads.{module}"), name)
+    return found
 
 
 # Save ----------------------------------------------------------------------------------------------------------------
@@ -93,18 +80,17 @@ def save(u: L2UL, directory: Path, *, defer: bool = False, request_id: str | Non
     elif here and not _rewrites(u):
         _append(u, directory)
         return
-    elif isinstance(u.head, Expansion):
+    else:
         u.head.canonical()
     _write(u, directory, here)
 
 
 def finish(u: L2UL) -> None:
     """Do what is due: afterwards everything that is kept is a function of the rows that stay."""
-    if isinstance(u.head, Expansion):
-        u.head.canonical()  # decides by the exact root whether it left its cell of the grid
+    u.head.canonical()  # decides by the exact root whether it left its cell of the grid
     if u.due:
         u.refresh()
-    elif isinstance(u.head, Expansion):
+    else:
         u.head.seal()
 
 
@@ -145,13 +131,6 @@ def _rewrites(u: L2UL) -> bool:
 
 
 def _facts(u: L2UL) -> dict[str, Any]:
-    data: dict[str, Any]
-    if isinstance(u.store, FileStore):
-        data = {"kind": "file", **u.store.reference()}
-    elif isinstance(u.store, ArrayStore):
-        data = {"kind": "arrays"}
-    else:
-        data = {"kind": "none", "dtype": u.store.dtype.name}
     return {
         "params": u.params,
         "n": u.n,
@@ -160,7 +139,7 @@ def _facts(u: L2UL) -> dict[str, Any]:
         "classes": u.classes_,
         "label": u.label,
         "fit": u.fit_id,
-        "data": data,
+        "data": u.store.facts(),
         "report": coarse(u.report_),
         "head": u.head.kind,
         "head_facts": u.head.facts(),
@@ -186,21 +165,15 @@ def _head_groups(u: L2UL) -> dict[str, Arrays]:
     """What the head keeps, by file."""
     own = u.head.arrays()
     cells = {name: own.pop(name) for name in PER_ROW if name in own}
-    found = {"sums" if isinstance(u.head, Expansion) else "head": own, "cells": cells}
+    found = {"sums" if u.head.exact_sums else "head": own, "cells": cells}
     return {group: arrays for group, arrays in found.items() if arrays}
 
 
 def _groups(u: L2UL) -> dict[str, Arrays]:
     """All that is saved, by file."""
-    store, rows = u.store, Arrays()
     main: Arrays = {"forgotten": np.flatnonzero(u.status == FORGOTTEN), "foreign": np.packbits(u.status == FOREIGN)}
-    if isinstance(store, ArrayStore):
-        rows = {"X": store.X, "y": store.y}
-    elif isinstance(store, NoStore):
-        rows, main = {"digests": store.digests}, main | {"digest_key": store.key}
-    if store.weights.size:
-        rows["weights"] = store.weights
-    return {"main": main, "theta": {"theta": u.theta}, **({"rows": rows} if rows else {}), **_head_groups(u)}
+    found = {"main": main | u.store.constants(), "theta": {"theta": u.theta}, "rows": u.store.arrays()}
+    return {group: own for group, own in found.items() if own} | _head_groups(u)
 
 
 def _write(u: L2UL, directory: Path, here: bool) -> None:
@@ -236,11 +209,7 @@ def _append(u: L2UL, directory: Path) -> None:
     for e in u.entries:
         e.pop("theta_after", None)
     changed = _head_groups(u)
-    keep = [
-        "main",
-        *(["rows"] if not isinstance(u.store, FileStore) else []),
-        *(["cells"] if "cells" in changed else []),
-    ]
+    keep = ["main", *(["rows"] if u.store.arrays() else []), *(["cells"] if "cells" in changed else [])]
     changed.pop("cells", None)
     known = _views.pop(u, None)
     assert u.generation is not None
@@ -302,58 +271,19 @@ def _build(cls: type[L2UL], directory: Path, found: Opened, data: Any) -> L2UL:
     u.status[found.erased] = FORGOTTEN
     if (u.status == PRESENT).sum() != u.n:
         raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
-    u.store = _store(facts, arrays, data)
-    _check_rows(u)
+    u.store = STORES[facts["data"]["kind"]].from_saved(facts["data"], arrays, data)
+    u.store.check(size, u.d, len(u.classes_))
     u.history, u.entries = list(found.ledger.entries), []
     u.saved_to, u.generation = directory.resolve(), found.generation
     if found.version == 1:
         _expand_version_1(u, directory)
     else:
-        u.head = head_class(facts["head"]).from_arrays(_model(u, facts), facts["head_facts"], arrays)
-        _remember_optimum(u.head, facts["due"])
+        head_facts = facts["head_facts"] | {"saved_due": bool(facts["due"])}
+        u.head = head_class(facts["head"]).from_arrays(_model(u, facts), head_facts, arrays)
     _check_counts(u, directory)
     if not np.isfinite(u.theta).all():
         raise ValueError("theta, which is not finite")
     return u
-
-
-def _remember_optimum(head: Any, due: str | None) -> None:
-    """An expansion at an optimum that was saved when it was due measures distances from there, and so stays due."""
-    if due and isinstance(head, Expansion) and head.where == "optimum":
-        head.state[kernels.REFERENCE, : head.p] = head.anchor
-        kernels.judge(head.sums, head.state, head.p)
-
-
-def _check_rows(u: L2UL) -> None:
-    """ValueError where the rows do not fit the rest: compiled code trusts them."""
-    store, n = u.store, u.status.size
-    if isinstance(store, FileStore):
-        if store.y.shape != (n,):
-            raise ValueError("its rows: the data file has another number of them")
-        return
-    w = store.weights
-    if w.shape not in ((0,), (n,)) or w.dtype != np.float64 or not (np.isfinite(w) & (w >= 0)).all():
-        raise ValueError("weights, which must be numbers from 0")
-    if isinstance(store, NoStore):
-        words = u.d * store.dtype.itemsize // 4 + 3
-        if store.digests.shape != (n,) or store.digests.dtype != np.uint32:
-            raise ValueError("digests, which are of another kind or number")
-        if store.key.shape != (words,) or store.key.dtype != np.uint64:
-            raise ValueError("digest_key, which is of another kind")
-        return
-    assert isinstance(store, ArrayStore)
-    if store.X.shape != (n, u.d):
-        raise ValueError(f"X, which has shape {store.X.shape} instead of {(n, u.d)}")
-    if store.X.dtype not in (np.float32, np.float64):
-        raise ValueError(f"X, which holds {store.X.dtype}")
-    if not all(np.isfinite(store.X[start : start + PIECE]).all() for start in range(0, n, PIECE)):
-        raise ValueError("X, which must hold finite numbers")
-    if store.y.shape != (n,) or store.y.dtype != (np.uint8 if u.classes_ else np.float64):
-        raise ValueError(f"y, which holds {store.y.dtype} in shape {store.y.shape}")
-    if u.classes_ and store.y.max(initial=0) >= len(u.classes_):
-        raise ValueError("y, which has labels of other classes")
-    if not np.isfinite(store.y).all():
-        raise ValueError("y, which must hold finite numbers")
 
 
 def _check_counts(u: L2UL, directory: Path) -> None:
@@ -361,8 +291,8 @@ def _check_counts(u: L2UL, directory: Path) -> None:
     counts = u.class_counts
     if not counts.size:
         return
-    held = None if isinstance(u.store, NoStore) else np.bincount(u.store.y[u.status == PRESENT], minlength=counts.size)
-    if counts.sum() != u.n or (held is not None and not np.array_equal(held, counts)):
+    held = np.bincount(u.store.y[u.status == PRESENT], minlength=counts.size) if u.store.keeps_rows else counts
+    if counts.sum() != u.n or not np.array_equal(held, counts):
         raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
 
 
@@ -383,26 +313,6 @@ def _model(u: L2UL, facts: dict[str, Any]) -> Any:
     if p["model"] == "mlp":
         return MLPModel(u.d, len(u.classes_), h=p["hidden"], activation=p["activation"], lam=p["lam"])
     return GeneralisedLinearModel(u.d, p["model"], p["lam"])
-
-
-def _store(facts: dict[str, Any], arrays: Arrays, data: Any) -> Store:
-    reference = facts["data"]
-    weights: NDArray[np.float64] | None = np.array(arrays["weights"]) if "weights" in arrays else None
-    if reference["kind"] == "none":
-        own = np.empty(0) if weights is None else weights
-        return NoStore(np.array(arrays["digests"]), arrays["digest_key"], np.dtype(reference["dtype"]), own)
-    if reference["kind"] == "arrays":
-        return ArrayStore(arrays["X"], arrays["y"], weights)
-    paths = [str(data)] if data is not None else list(reference["paths"])
-    try:
-        table = FileTable(paths, reference["part"], coarse=reference.get("coarse") is True)
-    except DataError as error:
-        raise DataError(f"the data file of this model cannot be used ({error}); say where it is with --data") from error
-    store = FileStore(table)
-    if store.reference()["fingerprint"] != reference["fingerprint"]:
-        table.close()
-        raise DataError(f"{paths[0]} is not the file this model was fitted on (other rows): restore it, or fit again")
-    return store
 
 
 # Format version 1 ----------------------------------------------------------------------------------------------------

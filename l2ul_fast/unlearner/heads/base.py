@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
+from l2ul_fast.workers import Workers
 
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 Report = Callable[[str, int, int], None]
-
 
 #: Why heads without integer sums are due after every request.
 NOT_AT_OPTIMUM = "the parameters are not at the optimum of the rows that stay"
@@ -36,7 +37,11 @@ class CannotLearn(UserError):
     """This head can only forget."""
 
 
-class Head(Protocol):
+class OutOfScale(UserError):
+    """A row cannot be added to the present sums: a new expansion can."""
+
+
+class Head(ABC):
     """theta of the rows that stay, and how it changes when rows leave or come.
 
     `forget` and `learn` either do all of their work or raise and change nothing. A head without integer sums is not
@@ -44,51 +49,99 @@ class Head(Protocol):
     """
 
     kind: ClassVar[str]
+    #: Whether it keeps integer sums, which rows leave without a trace; they are saved in a file of their own.
+    exact_sums: ClassVar[bool] = False
     #: Estimated error down to which every request takes passes over the rows; None: an answer needs none.
-    passes_until: ClassVar[float | None]
+    passes_until: ClassVar[float | None] = None
     model: Any
+    #: What the latest answer is made of.
+    tier: str
+    #: Strength of the penalty, a constant and what each unit of weight adds, of heads that know weights of rows.
+    penalty: tuple[float, float] | None = None
+    _theta: Vector
+    _counts: NDArray[np.int64]
 
     @property
     def theta(self) -> Vector:
         """(p,), a copy."""
+        return self._theta.copy()
 
     @property
     def class_counts(self) -> NDArray[np.int64]:
         """(C,) rows of each class that stay; empty for models of numbers."""
+        return self._counts
 
     @property
+    def least_rows(self) -> int:
+        """Rows below which nothing can be learned anew."""
+        return 1
+
+    @property
+    @abstractmethod
     def error(self) -> float | None:
         """Estimated rho of everything forgotten since `fit` or the latest refresh; None where it is not known."""
 
     @property
-    def tier(self) -> str:
-        """What the latest answer is made of."""
-
-    @property
+    @abstractmethod
     def due(self) -> str | None:
         """Why `refresh` should make a pass over the rows, or None."""
 
+    @property
+    def advice(self) -> str:
+        """What to do about an answer that is far from a retrained model."""
+        return "call refresh, or ask with rtol"
+
+    @abstractmethod
     def forget(self, rows: Rows) -> None:
         """Take rows out that are in."""
 
-    def learn(self, rows: Rows) -> None:
-        """Add rows; CannotLearn where the head cannot."""
+    def forget_row(
+        self, row: int, store: Any, status: NDArray[np.uint8]
+    ) -> tuple[int, Vector, float | None, str | None]:
+        """With exact sums: `forget` and all checks for one row of a store in memory, compiled as one call."""
+        raise NotImplementedError
 
+    @abstractmethod
+    def learn(self, rows: Rows) -> None:
+        """Add rows; CannotLearn where the head cannot, OutOfScale where only `expand_anew` can."""
+
+    def expand_anew(self, table: Table) -> None:
+        """Take over the rows of `table`, after OutOfScale."""
+        raise NotImplementedError
+
+    def warm(self, store: Any, status: NDArray[np.uint8]) -> None:  # noqa: B027 (most have nothing to do)
+        """Compile, or load, what a request for rows of `store` calls; nothing changes."""
+
+    @abstractmethod
     def refine(self, table: Table, rtol: float) -> None:
         """Passes over the rows that stay until the error is at most rtol."""
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+    @abstractmethod
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Make everything that is kept a function of the rows that stay, with as many passes over them as it takes.
 
-        table: the rows that stay, None where they are not kept. Returns what was done.
+        table: the rows that stay, None where they are not kept. workers: who make the passes, where the head can
+        share them. Returns what was done.
         """
 
+    def canonical(self) -> Vector:
+        """theta (p,), made a function of the integer sums alone where there are some."""
+        return self.theta
+
+    def seal(self) -> None:  # noqa: B027
+        """Clear what memory still tells of rows that left, in a state that is not due."""
+
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """JSON values that `from_arrays` needs."""
 
+    @abstractmethod
     def arrays(self) -> Arrays:
-        """What is saved, besides facts."""
+        """What is saved, besides facts: functions of the rows that stay unless `due`."""
 
     @classmethod
+    @abstractmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
         """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.fit import Fit
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows
-from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms, add_terms
+from l2ul_fast.unlearner.heads.base import Arrays, Head, OutOfScale, Report, Rows
+from l2ul_fast.unlearner.passes import NO_WEIGHTS, Columns, LocalPasses, Passes, Terms
+from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
 from l2ul_kernels.linear.losses import LOGISTIC, LOGISTIC_BOUNDS, NAMES, SQUARED
@@ -70,14 +71,15 @@ _REASONS = {
 }
 
 
-class Expansion:
+class Expansion(Head):
     """Integer sums of a linear model (binary logistic, squared or Poisson loss) at an anchor, and the root delta.
 
     `sums` (int64), `anchor` (p,) and `exponents` (p + 5,) are the whole state: functions of the rows that stay.
     """
 
     kind: ClassVar[str] = "expansion"
-    passes_until: ClassVar[float | None] = None
+    exact_sums: ClassVar[bool] = True
+    penalty: tuple[float, float]
 
     def __init__(
         self,
@@ -246,7 +248,7 @@ class Expansion:
 
     def _accumulate(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None, sign: int) -> None:
         before = self._tops.copy() if sign < 0 else None
-        add_terms(X, y, weights, sign, self.terms, self.sums)
+        ints.add_all_rows(X, y, weights, sign, self.terms, self.sums)
         if before is not None and ((before > 0) & (self._tops == 0)).any():
             self._mark(kernels.SCALE_CHANGED)
 
@@ -379,11 +381,13 @@ class Expansion:
     # Request ---------------------------------------------------------------------------------------------------------
 
     def forget_row(
-        self, row: int, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]
+        self, row: int, store: Any, status: NDArray[np.uint8]
     ) -> tuple[int, Vector, float | None, str | None]:
-        """Take row number `row` of the arrays out, compiled: (DONE or why it is refused, theta, error, due)."""
+        """Take row number `row` of a store in memory out, compiled: (DONE or why it is refused, theta, error, due)."""
         theta, self.tier = np.empty(self.p), self._instant
-        code, error, due = kernels.forget_row(row, X, y, weights, status, self.sums, self.state, theta)
+        code, error, due = kernels.forget_row(
+            row, store.X, store.y, store.weights, status, self.sums, self.state, theta
+        )
         if code == kernels.POLISH:
             self._resolve()
             return DONE, self.theta, self.error, self.due
@@ -392,10 +396,14 @@ class Expansion:
             return code, theta, known, self.due
         return code, theta, known, None
 
-    def warm(self, X: NDArray[Any], y: NDArray[Any], weights: Vector, status: NDArray[np.uint8]) -> None:
-        """Compile, or load, what a request calls; nothing changes."""
-        key = ("request", X.dtype, y.dtype)
-        ensure_compiled(key, lambda: self.forget_row(-1, X, y, weights, status))
+    @property
+    def advice(self) -> str:
+        return "fit again with a nearer anchor, or without one" if self.where == "given" else super().advice
+
+    def warm(self, store: Any, status: NDArray[np.uint8]) -> None:
+        """Compile, or load, what a request for rows of `store` calls; nothing changes."""
+        if store.in_memory:
+            ensure_compiled(("request", store.dtype, store.y.dtype), lambda: self.forget_row(-1, store, status))
         state = self.state.copy()
         ensure_compiled("polish", lambda: kernels.polish(self.sums, state, self.p, self.work))
 
@@ -434,8 +442,8 @@ class Expansion:
         if self.error is None or self.error > rtol:
             self.expand_anew(table, rtol=rtol)
 
-    def refresh(self, table: Any, forgotten: Ids, report: Report, passes: Passes | None = None) -> dict[str, Any]:
-        """theta as a function of the integers alone; where a new expansion is due, that is made first, by `passes`."""
+    def refresh(self, table: Any, forgotten: Ids, report: Report, workers: Workers | None = None) -> dict[str, Any]:
+        """theta as a function of the integers alone; where a new expansion is due, that is made first."""
         due = self.due
         if due is None:
             self.seal()
@@ -443,7 +451,7 @@ class Expansion:
         if table is None:
             raise UserError(f"a new expansion is due ({due}), but the rows are not kept (store_rows=False): fit again")
         report("expand at the rows that stay", 0, 1)
-        self.expand_anew(table, passes)
+        self.expand_anew(table, None if workers is None else workers.passes(table))
         return {"expanded": True, "why": due}
 
     def expand_anew(self, table: Any, passes: Passes | None = None, rtol: float | None = None) -> None:
@@ -593,11 +601,10 @@ class Expansion:
         known = kernels.CELL | kernels.NO_ROOT
         made.state[kernels.FACTS, kernels.DUE] = int(made.state[kernels.FACTS, kernels.DUE]) & ~known
         made._mark(int(facts["due"]) & 15)
+        if facts.get("saved_due") and made.where == "optimum":  # distances count from there, so that it stays due
+            made.state[kernels.REFERENCE, :p] = made.anchor
+            kernels.judge(made.sums, made.state, p)
         return made
-
-
-class OutOfScale(UserError):
-    """A row cannot be added to the present sums: a new expansion can."""
 
 
 def _fit_from(model: Any, table: Any, starts: tuple[Vector | None, Vector | None]) -> Fit:

@@ -16,18 +16,8 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.fit import Fitted, Laps
 from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
-from l2ul_fast.unlearner.heads.sealed import (
-    SealedHead,
-    Trained,
-    checked,
-    counts_of,
-    make_pairs,
-    model_from,
-    theta_from,
-    train_first,
-)
+from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, checked, counts_of
 from l2ul_fast.unlearner.pairs.features import class_shifts
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead
@@ -43,6 +33,7 @@ class Kme(SealedHead):
     relative error of pairs that it was not learned from, their median."""
 
     kind: ClassVar[str] = "kme"
+    embeds: ClassVar[bool] = True
     instant: ClassVar[str] = "embedding"
     reveals: ClassVar[str] = "its parameters, its map and the seeds of its cells still depend on them"
 
@@ -56,15 +47,20 @@ class Kme(SealedHead):
         W: NDArray[Any],
         held_out: float,
     ) -> None:
-        super().__init__(model, options, theta, class_counts)
+        super().__init__(model, options, theta, class_counts, cells)
         self.cells, self.W, self.held_out = cells, np.ascontiguousarray(W, np.float32), held_out
         self._base = self._weigh(cells.counts)  # of D's own mean
 
     @classmethod
     def of(
-        cls, trained: Trained, pairs: Pairs, table: Table, cells: CellState, options: dict[str, Any]
+        cls,
+        trained: Trained,
+        pairs: Pairs,
+        table: Table,
+        cells: CellState,
+        options: dict[str, Any],
+        report: Report | None = None,
     ) -> tuple[Self, dict[str, Any]]:
-        """(the head that these pairs teach, what was found); cells are those of table's rows."""
         shifts = class_shifts(
             cells.packed,
             pairs.rows,
@@ -112,68 +108,12 @@ class Kme(SealedHead):
     def _estimate(self) -> float:
         return self.held_out
 
-    def _anew(
-        self, trained: Trained, pairs: Pairs, table: Table, forgotten: Ids, report: Report
-    ) -> tuple[Self, int, dict[str, Any]]:
-        cells, partitions = renewed(self.cells, forgotten, table, self.options, report)
-        head, facts = self.of(trained, pairs, table, cells, self.options)
-        return head, partitions, facts
-
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"held_out": self.held_out}
 
     def arrays(self) -> Arrays:
-        return super().arrays() | self.cells.arrays() | {"kme.W": self.W}
+        return super().arrays() | {"kme.W": self.W}
 
     @classmethod
-    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
-        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
-        model = model_from(model, facts, arrays)
-        theta, counts = theta_from(model, arrays)
-        cells = cells_from(arrays, model.d, counts)
-        W = checked("kme.W", arrays, (cells.counts.size, model.size), np.float32)
-        head = cls(model, facts["options"], theta, counts, cells, W, float(facts["held_out"]))
-        head._restore(facts, arrays)
-        return head
-
-
-def cells_of(table: Table, size: int, options: dict[str, Any]) -> CellState:
-    """The cells of all rows of table, for row numbers below size."""
-    return CellState.build(table, size, options["t"], options["psi"], options["random_state"])
-
-
-def renewed(
-    cells: CellState, forgotten: Ids, table: Table, options: dict[str, Any], report: Report
-) -> tuple[CellState, int]:
-    """(cells without the forgotten rows among their seeds, how many partitions changed); the given ones stay as they
-    are."""
-    if not cells.seeds_among(forgotten).size:
-        return cells, 0
-    report("replace seeds", 0, 1)
-    other = cells.copy()
-    return other, other.replace_seeds(forgotten, table, np.random.default_rng([options["random_state"], 6, table.n]))
-
-
-def cells_from(arrays: Arrays, d: int, class_counts: NDArray[np.int64]) -> CellState:
-    """Saved cells; ValueError unless they are those of so many rows of each class."""
-    cells = CellState.from_arrays(arrays, d)
-    if not np.array_equal(cells.class_counts, class_counts):
-        raise ValueError("the cells of the rows, which are those of other rows")
-    return cells
-
-
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model, embed the rows, make pairs and learn the map from them. Workers of `client` make the pairs."""
-    lap = Laps()
-    trained = train_first(table, params, report, anchored=True)
-    lap("train")
-    report("embed the rows", 0, 1)
-    cells = cells_of(table, size, params)
-    lap("embed")
-    pairs = make_pairs(trained, table, params, report, client)
-    lap("pairs")
-    head, facts = Kme.of(trained, pairs, table, cells, params)
-    lap("head")
-    cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))  # compiled now: the first request need not wait
-    report("done", 1, 1)
-    return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
+    def _saved(cls, model: Any, cells: CellState, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        return checked("kme.W", arrays, (cells.counts.size, model.size), np.float32), float(facts["held_out"])

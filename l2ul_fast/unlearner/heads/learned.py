@@ -15,18 +15,8 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.fit import Fitted, Laps
-from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
-from l2ul_fast.unlearner.heads.sealed import (
-    SealedHead,
-    Trained,
-    checked,
-    counts_of,
-    make_pairs,
-    model_from,
-    theta_from,
-    train_first,
-)
+from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, checked, counts_of
 from l2ul_fast.unlearner.heads.secant import gradient_sum
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead
@@ -52,23 +42,29 @@ class Learned(SealedHead):
         options: dict[str, Any],
         theta: Vector,
         class_counts: NDArray[np.int64],
+        cells: None,
         W: NDArray[Any],
         held_out: float,
     ) -> None:
-        super().__init__(model, options, theta, class_counts)
+        super().__init__(model, options, theta, class_counts, cells)
         self.W = np.ascontiguousarray(W, np.float32 if len(W) > SINGLE else np.float64)
         self.held_out = held_out
         self._bend = np.zeros(theta.size)  # see `forget`
 
     @classmethod
     def of(
-        cls, trained: Trained, pairs: Pairs, class_counts: NDArray[np.int64], options: dict[str, Any]
+        cls,
+        trained: Trained,
+        pairs: Pairs,
+        table: Table,
+        cells: None,
+        options: dict[str, Any],
+        report: Report | None = None,
     ) -> tuple[Self, dict[str, Any]]:
-        """(the head that these pairs teach, what was found)."""
         ridge = RidgeHead.fit(pairs.Z, pairs.T)
         if np.isinf(ridge.strength):
             raise UserError("the training pairs taught nothing: raise m or s")
-        head = cls(trained.model, options, trained.theta, class_counts, ridge.W, ridge.loo["rho"])
+        head = cls(trained.model, options, trained.theta, counts_of(table), None, ridge.W, ridge.loo["rho"])
         return head, {"head": ridge.loo, "m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
 
     def total(self, theta: Vector, X: NDArray[Any], y: NDArray[np.uint8]) -> Vector:
@@ -113,12 +109,6 @@ class Learned(SealedHead):
         if not self._moved:
             self._bend = np.zeros(self._theta.size)
 
-    def _anew(
-        self, trained: Trained, pairs: Pairs, table: Table, forgotten: Ids, report: Report
-    ) -> tuple[Self, int, dict[str, Any]]:
-        head, facts = self.of(trained, pairs, counts_of(table), self.options)
-        return head, 0, facts
-
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"held_out": self.held_out}
 
@@ -126,27 +116,15 @@ class Learned(SealedHead):
         return super().arrays() | {"learned.W": self.W, "learned.bend": self._bend}
 
     @classmethod
+    def _saved(cls, model: Any, cells: None, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        kind = np.float32 if model.size > SINGLE else np.float64
+        return checked("learned.W", arrays, (model.size, model.size), kind), float(facts["held_out"])
+
+    @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
-        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
-        model = model_from(model, facts, arrays)
-        p = model.size
-        W = checked("learned.W", arrays, (p, p), np.float32 if p > SINGLE else np.float64)
-        head = cls(model, facts["options"], *theta_from(model, arrays), W, float(facts["held_out"]))
-        head._bend = checked("learned.bend", arrays, (p,))
-        head._restore(facts, arrays)
+        head = super().from_arrays(model, facts, arrays)
+        head._bend = checked("learned.bend", arrays, (model.size,))
         return head
 
-
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model, make pairs and learn the map from them. Workers of `client` make the pairs."""
-    lap = Laps()
-    trained = train_first(table, params, report, anchored=True)
-    lap("train")
-    pairs = make_pairs(trained, table, params, report, client)
-    lap("pairs")
-    head, facts = Learned.of(trained, pairs, counts_of(table), params)
-    lap("head")
-    nothing = np.empty((0, table.d), table.dtype), np.empty(0, np.uint8)
-    head.total(head.theta, *nothing)  # compiled now: the first request need not wait
-    report("done", 1, 1)
-    return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
+    def compile(self, table: Table) -> None:
+        self.total(self._theta, np.empty((0, table.d), table.dtype), np.empty(0, np.uint8))

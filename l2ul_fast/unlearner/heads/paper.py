@@ -12,19 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.fit import Fitted, Laps
-from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector
-from l2ul_fast.unlearner.heads.kme import cells_from, cells_of, renewed
-from l2ul_fast.unlearner.heads.sealed import (
-    SealedHead,
-    Trained,
-    checked,
-    counts_of,
-    make_pairs,
-    model_from,
-    theta_from,
-    train_first,
-)
+from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, checked, counts_of
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels.request.network import DirectForward
@@ -41,6 +30,8 @@ class Paper(SealedHead):
     """
 
     kind: ClassVar[str] = "paper"
+    anchored: ClassVar[bool] = False
+    embeds: ClassVar[bool] = True
     instant: ClassVar[str] = "network"
     reveals: ClassVar[str] = "its parameters, its network and the seeds of its cells still depend on them"
 
@@ -55,7 +46,7 @@ class Paper(SealedHead):
         off: float,
         pace: float,
     ) -> None:
-        super().__init__(model, options, theta, class_counts)
+        super().__init__(model, options, theta, class_counts, cells)
         self.cells, self.weights, self.off, self.pace = cells, weights, off, pace
         self._forward = DirectForward(weights, cells.t, cells.psi)
         self._rebase()
@@ -71,7 +62,6 @@ class Paper(SealedHead):
         options: dict[str, Any],
         report: Report | None = None,
     ) -> tuple[Self, dict[str, Any]]:
-        """(the head whose network is trained on these pairs, what was found); cells are those of table's rows."""
         from l2ul_fast.unlearner.heads.network import train_direct  # torch is imported only when a network is trained
 
         network = train_direct(
@@ -105,52 +95,16 @@ class Paper(SealedHead):
         super().refine(table, rtol)
         self._rebase()
 
-    def _anew(
-        self, trained: Trained, pairs: Pairs, table: Table, forgotten: Ids, report: Report
-    ) -> tuple[Self, int, dict[str, Any]]:
-        cells, partitions = renewed(self.cells, forgotten, table, self.options, report)
-        head, facts = self.of(trained, pairs, table, cells, self.options, report)
-        return head, partitions, facts
-
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"off": self.off, "pace": self.pace}
 
     def arrays(self) -> Arrays:
-        weights = {f"paper.{name}": array for name, array in self.weights.items()}
-        return super().arrays() | self.cells.arrays() | weights
+        return super().arrays() | {f"paper.{name}": array for name, array in self.weights.items()}
 
     @classmethod
-    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
-        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
-        theta, counts = theta_from(model, arrays)
-        cells, p = cells_from(arrays, model.d, counts), model.size
-        q, h1, h2 = cells.t * cells.psi, arrays["paper.b1"].size, arrays["paper.b2"].size
+    def _saved(cls, model: Any, cells: CellState, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        q, p, h1, h2 = cells.t * cells.psi, model.size, arrays["paper.b1"].size, arrays["paper.b2"].size
         shapes = ((q, h1), (q, h1), (p, h1), (h1,), (h1, h2), (h2,), (h2, p), (p,))
-        weights = {
-            name: checked(f"paper.{name}", arrays, shape, np.float32)
-            for name, shape in zip(_WEIGHTS, shapes, strict=True)
-        }
-        model = model_from(model, facts, arrays)
-        head = cls(model, facts["options"], theta, counts, cells, weights, float(facts["off"]), float(facts["pace"]))
-        head._restore(facts, arrays)
-        return head
-
-
-def fit(params: dict[str, Any], table: Table, size: int, report: Report, client: Any = None) -> Fitted:
-    """Train the model (an MLP without anchor), embed the rows, make pairs and train the network on them.
-
-    Workers of `client` make the pairs.
-    """
-    lap = Laps()
-    trained = train_first(table, params, report, anchored=False)
-    lap("train")
-    report("embed the rows", 0, 1)
-    cells = cells_of(table, size, params)
-    lap("embed")
-    pairs = make_pairs(trained, table, params, report, client)
-    lap("pairs")
-    head, facts = Paper.of(trained, pairs, table, cells, params, report)
-    lap("head")
-    cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))  # compiled now: the first request need not wait
-    report("done", 1, 1)
-    return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
+        named = zip(_WEIGHTS, shapes, strict=True)
+        weights = {name: checked(f"paper.{name}", arrays, shape, np.float32) for name, shape in named}
+        return weights, float(facts["off"]), float(facts["pace"])

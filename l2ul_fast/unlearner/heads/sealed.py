@@ -9,7 +9,7 @@ their numbers, and, for an MLP, of mu and of the local optimum that its anchor i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.fit import Fitted, Laps
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
+from l2ul_fast.unlearner.state import CellState
+from l2ul_fast.workers import Workers
 
 #: What a head keeps of the unlearner's parameters: all that training it anew takes.
 OPTIONS = (
@@ -142,7 +145,12 @@ def subset_size(options: dict[str, Any], n: int, again: bool = False) -> int:
 
 
 def make_pairs(
-    trained: Trained, table: Table, options: dict[str, Any], report: Report, client: Any = None, again: bool = False
+    trained: Trained,
+    table: Table,
+    options: dict[str, Any],
+    report: Report,
+    workers: Workers | None = None,
+    again: bool = False,
 ) -> Pairs:
     """Training pairs from the rows of table: on subsets, or on all rows (a sample of them) for an anchored MLP."""
     rng = _generator(options, 0 if options["model"] == "lr" else 1)
@@ -162,7 +170,7 @@ def make_pairs(
             rng,
             robust=options["robust"],
             progress=progress,
-            client=client,
+            executor=workers,
         )
     ids, base = table.ids(), trained
     if table.n > PAIR_ROWS:
@@ -174,47 +182,85 @@ def make_pairs(
         rows = in_memory(table)
         X, y = rows.X, rows.y
     m = max(options["m"], int(PAIRS_PER_PARAMETER * model.size) + 1)
-    return full_pairs(model, X, y, ids, base, m, rng, progress, client)
+    return full_pairs(model, X, y, ids, base, m, rng, progress, workers)
 
 
 # Head ----------------------------------------------------------------------------------------------------------------
 
 
-class SealedHead(ABC):
+class SealedHead(Head):
     """theta of the rows that stay, moved by a learned map, and what it takes to make all of it anew.
 
-    A subclass fills in how theta moves (`forget`), how everything is learned (`_learn`), and what is saved.
+    A subclass fills in how theta moves (`forget`), how everything is learned (`of`), and what is saved.
     """
 
-    kind: ClassVar[str]
-    passes_until: ClassVar[float | None] = None
+    #: Whether an MLP of two classes has an anchor; whether the cells of all rows are kept.
+    anchored: ClassVar[bool] = True
+    embeds: ClassVar[bool] = False
     #: What theta's answers are made of.
     instant: ClassVar[str]
     #: What the state shows of forgotten rows where it cannot be made anew.
     reveals: ClassVar[str]
 
-    def __init__(self, model: Any, options: dict[str, Any], theta: Vector, class_counts: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        options: dict[str, Any],
+        theta: Vector,
+        class_counts: NDArray[np.int64],
+        cells: CellState | None,
+    ) -> None:
         self.model, self.options = model, {name: options[name] for name in OPTIONS}
-        self._theta, self._class_counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
+        self._theta, self._counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
+        self._cells = cells
         # since the last seal; and since theta was last at an optimum: rows that left, and where theta was
         self._unsealed = self._moved = 0
         self._optimum = self._theta.copy()
         self.tier = self.instant
 
-    @property
-    def theta(self) -> Vector:
-        """(p,), a copy."""
-        return self._theta.copy()
+    @classmethod
+    def fit(
+        cls, params: dict[str, Any], table: Table, size: int, report: Report, workers: Workers | None = None
+    ) -> Fitted:
+        """Train the model, embed the rows if need be, make pairs and learn from them; workers make the
+        pairs. `size` is the largest row number + 1."""
+        lap, cells = Laps(), None
+        trained = train_first(table, params, report, cls.anchored)
+        lap("train")
+        if cls.embeds:
+            report("embed the rows", 0, 1)
+            cells = CellState.build(table, size, params["t"], params["psi"], params["random_state"])
+            lap("embed")
+        pairs = make_pairs(trained, table, params, report, workers)
+        lap("pairs")
+        head, facts = cls.of(trained, pairs, table, cells, params, report)
+        lap("head")
+        head.compile(table)
+        report("done", 1, 1)
+        return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
 
-    @property
-    def class_counts(self) -> NDArray[np.int64]:
-        """(C,) rows of each class that stay."""
-        return self._class_counts
+    @classmethod
+    @abstractmethod
+    def of(
+        cls,
+        trained: Trained,
+        pairs: Pairs,
+        table: Table,
+        cells: Any,
+        options: dict[str, Any],
+        report: Report | None = None,
+    ) -> tuple[Self, dict[str, Any]]:
+        """(the head that these pairs teach, what was found); cells are those of table's rows, if any are kept."""
+
+    def compile(self, table: Table) -> None:
+        """Compile what the first request would have to wait for."""
+        if self._cells is not None:
+            self._cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))
 
     @property
     def n(self) -> int:
         """Rows that stay."""
-        return int(self._class_counts.sum())
+        return int(self._counts.sum())
 
     @property
     def least_rows(self) -> int:
@@ -236,17 +282,13 @@ class SealedHead(ABC):
     # Requests --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def forget(self, rows: Rows) -> None:
-        """Take rows out that are in: all of it or nothing."""
-
-    @abstractmethod
     def _estimate(self) -> float | None:
         """`error` where rows have left."""
 
     def _leave(self, rows: Rows, theta: Vector) -> None:
         """Note that these rows have left and theta is the answer."""
         self._theta, self.tier = theta, self.instant
-        self._class_counts = self._class_counts - np.bincount(rows.y, minlength=self._class_counts.size)
+        self._counts = self._counts - np.bincount(rows.y, minlength=self._counts.size)
         self._unsealed += len(rows.X)
         self._moved += len(rows.X)
 
@@ -264,7 +306,9 @@ class SealedHead(ABC):
 
     # Seal ------------------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Make everything anew from the rows of table, where any row has left. Returns what was done."""
         if not self._unsealed:
             return {"sealed": False, "pairs": 0, "partitions": 0}
@@ -276,15 +320,14 @@ class SealedHead(ABC):
         report("train on the rows that stay", 0, 1)
         trained = train_again(self.model, table, self.options)
         pairs = make_pairs(trained, table, self.options, report, again=True)
-        fresh, partitions, facts = self._anew(trained, pairs, table, forgotten, report)
+        cells, partitions = self._cells, 0
+        if cells is not None and cells.seeds_among(forgotten).size:
+            report("replace seeds", 0, 1)
+            cells, seed = cells.copy(), [self.options["random_state"], 6, table.n]
+            partitions = cells.replace_seeds(forgotten, table, np.random.default_rng(seed))
+        fresh, facts = self.of(trained, pairs, table, cells, self.options, report)
         self.__dict__.update(fresh.__dict__)
         return {"sealed": True, "pairs": len(pairs), "partitions": partitions, "report": trained.facts | facts}
-
-    @abstractmethod
-    def _anew(
-        self, trained: Trained, pairs: Pairs, table: Table, forgotten: Ids, report: Report
-    ) -> tuple[Self, int, dict[str, Any]]:
-        """(the head of the rows of table, partitions whose seeds were replaced, what was found); self is unchanged."""
 
     # Keep ------------------------------------------------------------------------------------------------------------
 
@@ -299,35 +342,36 @@ class SealedHead(ABC):
 
     def arrays(self) -> Arrays:
         """What is saved, besides facts: functions of the rows that stay unless `due`."""
-        out = {"head.theta": self._theta, "head.class_counts": self._class_counts}
+        out = {"head.theta": self._theta, "head.class_counts": self._counts}
         if self._moved:
             out["head.optimum"] = self._optimum
         if getattr(self.model, "anchor", None) is not None:
             out["head.anchor"] = np.asarray(self.model.anchor)
-        return out
+        return out | ({} if self._cells is None else self._cells.arrays())
 
-    def _restore(self, facts: dict[str, Any], arrays: Arrays) -> None:
-        """Take over what the facts and arrays say of requests since the seal."""
-        self._unsealed, self._moved = int(facts["unsealed"]), int(facts["moved"])
-        if self._moved:
-            self._optimum = checked("head.optimum", arrays, (self.model.size,))
-        if not 0 <= self._moved <= self._unsealed:
+    @classmethod
+    def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
+        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
+        theta, counts = checked("head.theta", arrays, (model.size,)), np.array(arrays["head.class_counts"])
+        if counts.dtype != np.int64 or counts.shape != (model.n_classes,) or counts.min() < 0:
+            raise ValueError("how many rows each class has")
+        cells = CellState.from_arrays(arrays, model.d) if cls.embeds else None
+        if cells is not None and not np.array_equal(cells.class_counts, counts):
+            raise ValueError("the cells of the rows, which are those of other rows")
+        if facts["mu"] is not None:
+            model = model.with_anchor(checked("head.anchor", arrays, (model.size,)), float(facts["mu"]))
+        head = cls(model, facts["options"], theta, counts, cells, *cls._saved(model, cells, facts, arrays))
+        head._unsealed, head._moved = int(facts["unsealed"]), int(facts["moved"])
+        if head._moved:
+            head._optimum = checked("head.optimum", arrays, (model.size,))
+        if not 0 <= head._moved <= head._unsealed:
             raise ValueError("how many rows have left")
+        return head
 
-
-def model_from(model: Any, facts: dict[str, Any], arrays: Arrays) -> Any:
-    """The model with the anchor it was saved with, if it had one."""
-    if facts["mu"] is None:
-        return model
-    return model.with_anchor(checked("head.anchor", arrays, (model.size,)), float(facts["mu"]))
-
-
-def theta_from(model: Any, arrays: Arrays) -> tuple[Vector, NDArray[np.int64]]:
-    """(theta, rows of each class), checked."""
-    counts = np.array(arrays["head.class_counts"])
-    if counts.dtype != np.int64 or counts.shape != (model.n_classes,) or counts.min() < 0:
-        raise ValueError("how many rows each class has")
-    return checked("head.theta", arrays, (model.size,)), counts
+    @classmethod
+    @abstractmethod
+    def _saved(cls, model: Any, cells: Any, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        """What `__init__` takes behind the cells, of a saved state; ValueError if it does not fit."""
 
 
 def checked(name: str, arrays: Arrays, shape: tuple[int, ...], dtype: type = np.float64) -> NDArray[Any]:

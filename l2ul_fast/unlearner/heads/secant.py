@@ -35,6 +35,7 @@ says which rows it is trained on.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -45,11 +46,13 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.fit import Fit, weighted
 from l2ul_fast.tables import BLOCK_ROWS, Table
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import LocalPasses
+from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
-from l2ul_kernels.mlp.model import layout, padded_sums, rows_of
-from l2ul_kernels.mlp.plain import few_gradient
+from l2ul_kernels.mlp.model import few_gradient, layout, padded_sums
+from l2ul_kernels.simd.rows import rows_of
+from l2ul_kernels.splitmix import GOLDEN, mix_all
 
 Matrix = NDArray[np.float64]
 
@@ -99,10 +102,8 @@ def anchor_rows(params: dict[str, Any], table: Table, again: bool = False) -> Id
     k = min(ids.size, max(low, min(high, ids.size // 5)) if asked is None else asked)
     if k == ids.size:
         return np.asarray(ids, np.int64)
-    z = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(params["random_state"] % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    return np.sort(ids[np.argsort(z ^ (z >> np.uint64(31)), kind="stable")[:k]])
+    z = mix_all(ids.astype(np.uint64) * GOLDEN + np.uint64(params["random_state"] % 2**64))
+    return np.sort(ids[np.argsort(z, kind="stable")[:k]])
 
 
 def is_anchored(params: dict[str, Any], classes: int) -> bool:
@@ -220,12 +221,11 @@ def gradient_sum(model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, we
         return out
     lay = layout(model.d, model.h, model.n_classes, model.activation)
     if len(X) <= FEW and weights is None:
-        what = (theta, lay.h, lay.o, lay.relu, np.empty(2 * (lay.h + lay.o)), out)
-        ids = np.arange(len(X))
-        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X, y, ids[:0], *what))
-        few_gradient(X, y, ids, *what)
+        what = (theta, lay.h, lay.o, lay.relu, np.empty(lay.h + lay.o), out)
+        ensure_compiled(("mlp few", X.dtype), lambda: few_gradient(X[:0], y[:0], *what))
+        few_gradient(X, y, *what)
         return out
-    rows = rows_of(X, y, np.empty(0) if weights is None else weights, np.empty(0, np.int64))
+    rows = rows_of(X, y, weights)
     return np.asarray(padded_sums(rows, len(X), lay.pad(theta[None]), lay, False)[0, lay.where])
 
 
@@ -374,6 +374,13 @@ class Inverse:
             return np.full(v.size, size * 0.0)
         return np.asarray(self.W @ (v / size).astype(np.float32), np.float64) * size  # else float32 might underflow
 
+    def change(self, model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, sign: int, n: int) -> None:
+        """Add (sign 1) or remove (-1) rows X (r, d), y (r,), after which there are n: W stays as it is."""
+
+    def arrays(self) -> Arrays:
+        """What is saved, but for the pairs."""
+        return {"secant.inverse": self.W[np.tril_indices(len(self.W))]}
+
     def learn(self, step: Vector, change: Vector) -> None:
         """Good Broyden: afterwards self @ change = step."""
         moved, back = self @ change, self._times(step, self.b, self.a)
@@ -392,8 +399,11 @@ class InverseOfSum(Inverse):
         self.total, self.fixed, self.n = total, fixed, n
         super().__init__(inverted(total / n + fixed, 0.0))
 
-    def change(self, terms: Matrix, n: int) -> None:
-        self.total, self.n = self.total + terms, n  # not in place: a request that fails puts the old one back
+    def change(self, model: Any, X: NDArray[Any], y: NDArray[Any], theta: Vector, sign: int, n: int) -> None:
+        self.total, self.n = self.total + sign * hessian_of_rows(model, X, y, theta), n
+
+    def arrays(self) -> Arrays:
+        return {"secant.hessian": self.total[np.tril_indices(len(self.W))]}
 
     def _without_pairs(self, v: Vector) -> Vector:
         x, found = self._conjugate_gradients(v)
@@ -422,11 +432,10 @@ class InverseOfSum(Inverse):
 # The head ------------------------------------------------------------------------------------------------------------
 
 
-class Secant:
+class Secant(Head):
     """See the module. `sealed` makes one; in between, `due` says that a seal should follow."""
 
     kind: ClassVar[str] = "secant"
-    passes_until: ClassVar[float | None] = None
 
     def __init__(
         self,
@@ -478,16 +487,6 @@ class Secant:
     # Look ------------------------------------------------------------------------------------------------------------
 
     @property
-    def theta(self) -> Vector:
-        """(p,), a copy."""
-        return self._theta.copy()
-
-    @property
-    def class_counts(self) -> NDArray[np.int64]:
-        """(C,) rows of each class that stay."""
-        return self._counts
-
-    @property
     def error(self) -> float | None:
         """Estimated rho of everything that changed since the latest seal; None where retraining is not well defined."""
         return None if self._plain else self._error
@@ -516,25 +515,20 @@ class Secant:
             return
         if self._n + sign * r < 1:
             raise UserError("the request takes out all rows: delete the model instead")
-        inverse = self.inverse
-        before, W, total = self.__dict__.copy(), inverse.W, getattr(inverse, "total", None)
+        before = self.__dict__ | {"inverse": copy.copy(self.inverse)}  # none of its arrays is changed in place
         try:
             self._change_all(rows, sign)
             if not np.isfinite(self._theta).all():
                 raise UserError("the answer would not be finite: the rows hold values too large for this model")
         except BaseException:
             self.__dict__ = before
-            inverse.W = W
-            if isinstance(inverse, InverseOfSum):
-                inverse.total, inverse.n = np.asarray(total), self._n
             raise
 
     def _change_all(self, rows: Rows, sign: int) -> None:
         X, y, model, inverse = rows.X, rows.y, self.model, self.inverse
         r, n = len(y), self._n + sign * len(y)
         at_base = gradient_sum(model, X, y, self._base)
-        if isinstance(inverse, InverseOfSum):
-            inverse.change(sign * hessian_of_rows(model, X, y, self._first), n)
+        inverse.change(model, X, y, self._first, sign, n)
         self._total = self._total + sign * at_base
         self._counts = self._counts + sign * np.bincount(y, minlength=self._counts.size)
         self._n = n
@@ -631,7 +625,9 @@ class Secant:
 
     # Seal ------------------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Seal: everything that is kept becomes a function of the rows that stay (see the module)."""
         why = self.due
         if why is None:
@@ -673,12 +669,9 @@ class Secant:
     def arrays(self) -> Arrays:
         """Unless `due`, functions of the rows that stay."""
         found: Arrays = {"secant.theta": self._theta, "secant.total": self._total, "secant.counts": self._counts}
-        lower = np.tril_indices(self._theta.size)
-        if isinstance(self.inverse, InverseOfSum):
-            found["secant.hessian"] = self.inverse.total[lower]
-            found["secant.thirds"] = self.thirds[:, *lower]
-        else:
-            found["secant.inverse"] = self.inverse.W[lower]
+        found |= self.inverse.arrays()
+        if len(self.thirds):
+            found["secant.thirds"] = self.thirds[:, *np.tril_indices(self._theta.size)]
         if getattr(self.model, "anchor", None) is not None:
             found["secant.anchor"] = self.model.anchor
         if self._touched:

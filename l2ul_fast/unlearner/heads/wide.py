@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import NO_WEIGHTS, blocks_of
+from l2ul_fast.workers import Workers
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, row_losses
 
 #: Estimated error down to which a request takes passes when it names no rtol.
@@ -44,11 +45,12 @@ class Sums(NamedTuple):
     gradient: Vector
 
 
-class Wide:
+class Wide(Head):
     """See the module. `sealed` makes one; in between, `due` says that a seal should follow."""
 
     kind: ClassVar[str] = "wide"
     passes_until: ClassVar[float | None] = PASSES_UNTIL
+    penalty: tuple[float, float]
 
     def __init__(
         self,
@@ -86,16 +88,6 @@ class Wide:
         return made
 
     # Look ------------------------------------------------------------------------------------------------------------
-
-    @property
-    def theta(self) -> Vector:
-        """(p,), a copy."""
-        return self._theta.copy()
-
-    @property
-    def class_counts(self) -> NDArray[np.int64]:
-        """(C,) rows of each class that stay; none for models of numbers."""
-        return self._counts
 
     @property
     def error(self) -> float | None:
@@ -235,7 +227,9 @@ class Wide:
 
     # Seal and keep ---------------------------------------------------------------------------------------------------
 
-    def refresh(self, table: Table | None, forgotten: Ids, report: Report) -> dict[str, Any]:
+    def refresh(
+        self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
+    ) -> dict[str, Any]:
         """Seal: everything that is kept becomes a function of the rows that stay, down to rounding."""
         if self.due is None:
             return {"sealed": False, "why": None}

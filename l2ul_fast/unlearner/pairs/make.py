@@ -1,16 +1,15 @@
 """Training pairs of N_U: what changes in A(D) when a known part of D leaves.
 
 Subset pairs (logistic regression, and the paper's way for the MLP) train A twice on s rows, with and without r of them.
-Full pairs (anchored MLP) keep theta = A(D) and retrain on D without a forget set.
+Full pairs (anchored MLP) keep theta = A(D) and retrain on D without a forget set. Each pair follows from its number, so
+an executor may make parts of them anywhere, in any order: the pairs are the same, bit for bit.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numba
 import numpy as np
@@ -18,14 +17,13 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
-from l2ul_fast.unlearner.pairs.order import in_order
 from l2ul_fast.unlearner.pairs.plan import PairPlan, draw_forget_sets, plan_pairs
 
 Progress = Callable[[int, int], None]
+Ids = NDArray[np.int64]
 
-#: Rows of subset pairs in memory at one time: at most, and how many are enough for one thread; or bytes of them.
-#: The more rows, the less far apart they lie in the file; wide ones fill its pages by themselves.
-ROWS_AT_ONCE, ROWS_ENOUGH, BYTES_ENOUGH = 2_000_000, 800_000, 1 << 27
+#: Bytes of rows that subset pairs of one batch take: the more rows, the less far apart they lie in the file.
+BATCH_BYTES = 1 << 27
 #: Largest gradient entry of an accepted fit.
 CONVERGED = 1e-8
 #: Full pairs trained together (they share every pass over the data).
@@ -82,6 +80,175 @@ def features(
     return z, (theta_r - theta) * (n - r) / np.sqrt(r)
 
 
+class PairBatch(NamedTuple):
+    """The accepted ones of some pairs, whose numbers begin at `first`; tried: how many pairs these were.
+
+    sizes, n_forget (k,), theta, theta_r, Z, T (k, p) : of each accepted pair. rows : their row numbers, end to end.
+    """
+
+    first: int
+    tried: int
+    rows: NDArray[Any]
+    sizes: Ids
+    n_forget: Ids
+    theta: NDArray[np.float64]
+    theta_r: NDArray[np.float64]
+    Z: NDArray[np.float64]
+    T: NDArray[np.float64]
+
+
+class PairWork(Protocol):
+    """Pairs to be made, in parts that do not depend on each other.
+
+    full : whether on all rows. advice : where most of them do not converge.
+    """
+
+    full: ClassVar[bool]
+    advice: ClassVar[str]
+
+    def parts(self, most: int | None = None) -> list[tuple[int, int]]:
+        """(first, last + 1) numbers of all pairs in parts of about equal size, of `most` pairs at most."""
+
+    def make(self, first: int, last: int) -> PairBatch:
+        """The pairs first .. last - 1."""
+
+
+class PairExecutor(Protocol):
+    """Who makes pairs: this process, or the workers of a cluster (`l2ul_fast.distributed.Workers`)."""
+
+    def map(self, work: PairWork) -> Iterator[PairBatch]:
+        """All pairs of the work, batch by batch in any order."""
+
+
+class LocalExecutor:
+    """Makes all pairs in this process."""
+
+    def map(self, work: PairWork) -> Iterator[PairBatch]:
+        """All pairs, batch by batch."""
+        return (work.make(first, last) for first, last in work.parts())
+
+
+@dataclass(frozen=True)
+class SubsetWork:
+    """Subset pairs of a plan; visible (n,) are the numbers of the table's rows to draw from."""
+
+    full: ClassVar[bool] = False
+    advice: ClassVar[str] = "raise lam or s, or look for separable classes"
+    model: Any
+    table: Table
+    plan: PairPlan
+    visible: Ids
+
+    def parts(self, most: int | None = None) -> list[tuple[int, int]]:
+        """Parts whose rows fit into BATCH_BYTES, but with a pair for each thread."""
+        size = BATCH_BYTES // (self.plan.s * self.table.d * self.table.dtype.itemsize)
+        return _parts(len(self.plan.kinds), min(max(size, numba.get_num_threads()), most or size + 1))
+
+    def make(self, first: int, last: int) -> PairBatch:
+        """Draw, read and fit the pairs first .. last - 1."""
+        model, table, plan = self.model, self.table, self.plan
+        ids, n_forget = np.empty((last - first, plan.s), np.int64), np.empty(last - first, np.int64)
+        for k in range(last - first):
+            n_forget[k] = plan.draw(first + k, table.y, lambda rows: table.take(rows)[0], self.visible, ids[k])
+        ids = self.visible[ids]
+        if isinstance(table, ArrayTable):
+            X, y, local = table.X, table.y, ids
+        else:
+            order = in_order(ids.ravel())  # of the file, in which rows are read sooner
+            X, y = table.take(ids.ravel()[order])
+            local = np.empty_like(ids)
+            local.ravel()[order] = np.arange(ids.size)
+        theta, theta_r, norms, *_ = model.fit_pairs(X, y, local, n_forget)
+        # the MLP's subset pairs end after a fixed number of epochs, as in the paper: only wild ones are refused
+        limit = CONVERGED if model.name == "lr" else np.inf
+        keep = np.flatnonzero((norms <= limit).all(axis=1) & np.isfinite(theta_r).all(axis=1))
+        Z, T = np.empty((2, keep.size, model.size))
+        for k, i in enumerate(keep):
+            rows = local[i, : n_forget[i]]
+            Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], plan.s)
+        rows = ids[keep].ravel().astype(np.uint32 if len(table.y) <= 2**32 else np.int64)
+        sizes = np.full(keep.size, plan.s)
+        return PairBatch(first, len(ids), rows, sizes, n_forget[keep], theta[keep], theta_r[keep], Z, T)
+
+
+@dataclass(frozen=True)
+class FullWork:
+    """Full pairs on rows X (n, d), y (n,), whose row numbers are ids: pair i forgets flat[starts[i] : starts[i + 1]].
+
+    found : A(D).
+    """
+
+    full: ClassVar[bool] = True
+    advice: ClassVar[str] = "raise mu or lam"
+    model: Any
+    X: NDArray[Any]
+    y: NDArray[np.uint8]
+    ids: Ids
+    found: Any
+    flat: Ids
+    starts: Ids
+
+    def parts(self, most: int | None = None) -> list[tuple[int, int]]:
+        """Parts of FULL_AT_ONCE pairs, which share every pass over the rows."""
+        return _parts(len(self.starts) - 1, FULL_AT_ONCE)
+
+    def make(self, first: int, last: int) -> PairBatch:
+        """Retrain without the forget sets first .. last - 1."""
+        model, X, y, theta = self.model, self.X, self.y, self.found.theta
+        starts = self.starts[first : last + 1]
+        made = model.anchored_pairs(
+            X, y, self.flat[starts[0] : starts[-1]], starts - starts[0], self.found, fallback=False
+        )
+        keep = np.flatnonzero(made.gradient_norm <= CONVERGED)
+        Z, T = np.empty((2, keep.size, model.size))
+        sets = [self.flat[starts[i] : starts[i + 1]] for i in keep]
+        for k, (i, rows) in enumerate(zip(keep, sets, strict=True)):
+            Z[k], T[k] = features(model, X[rows], y[rows], theta, made.theta_r[i], len(X))
+        rows, sizes = self.ids[np.concatenate([self.flat[:0], *sets])], np.diff(starts)[keep]
+        thetas = np.tile(theta, (keep.size, 1))
+        return PairBatch(first, last - first, rows, sizes, sizes, thetas, made.theta_r[keep], Z, T)
+
+
+def _parts(m: int, most: int) -> list[tuple[int, int]]:
+    """(first, last + 1) of 0 .. m - 1 in the fewest parts of at most `most` (1 if less), about equal."""
+    parts = -(-m // max(1, most))
+    return [(m * k // parts, m * (k + 1) // parts) for k in range(parts)]
+
+
+def in_order(rows: Ids) -> Ids:
+    """Permutation of rows (k,) that sorts them up to 65536 parts of the table (16 bits: numpy counts those)."""
+    shift = max(0, int(rows.max(initial=0)).bit_length() - 16)
+    return np.argsort((rows >> shift).astype(np.uint16), kind="stable")
+
+
+def pairs_of(work: PairWork, executor: PairExecutor, n: int, progress: Progress | None = None) -> Pairs:
+    """The accepted pairs in the order of their numbers, made by an executor; each is of n rows. progress(done, m)."""
+    batches: list[PairBatch] = []
+    m, done = work.parts()[-1][1], 0
+    for batch in executor.map(work):
+        batches.append(batch)
+        done += batch.tried
+        if progress is not None:
+            progress(done, m)
+    batches.sort(key=lambda batch: batch.first)
+    columns = list(zip(*batches, strict=True))[2:]
+    rows, sizes, n_forget, theta, theta_r, Z, T = (np.concatenate(column) for column in columns)
+    if len(sizes) < m / 2:
+        raise UserError(f"{m - len(sizes)} of {m} training pairs did not converge: {work.advice}")
+    return Pairs(
+        rows=rows,
+        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        n_forget=n_forget,
+        n=np.full(len(sizes), n),
+        theta=theta,
+        theta_r=theta_r,
+        Z=Z,
+        T=T,
+        rejected=m - len(sizes),
+        full=work.full,
+    )
+
+
 def subset_pairs(
     model: Any,
     table: Table,
@@ -92,200 +259,25 @@ def subset_pairs(
     *,
     robust: bool = False,
     progress: Progress | None = None,
-    client: Any = None,
+    executor: PairExecutor | None = None,
 ) -> Pairs:
-    """m pairs on subsets of s rows of `table`; labels (n,) are those of its visible rows in order.
-
-    `client` (of dask.distributed): its workers fit the pairs; the result is the same.
-    """
+    """m pairs on subsets of s rows of `table`; labels (n,) are those of its visible rows in order."""
     plan = plan_pairs(table.n, labels, m, s, robust=robust, random_state=random_state)
-    if client is None:
-        made, maker = Made(m, s, table), PairMaker(model, table, plan)
-        for first, last in maker.batches(0, m):
-            made.add(first, maker.make(first, last, made.ids[first:last], progress))
-    else:
-        from l2ul_fast.distributed import make_pairs  # here: Dask is an extra
-
-        made = make_pairs(client, model, table, plan, progress)
-    pairs = made.pairs()
-    if len(pairs) < m / 2:
-        raise UserError(
-            f"{pairs.rejected} of {m} training pairs did not converge: raise lam or s, or look for separable classes"
-        )
-    return pairs
-
-
-class Fits(NamedTuple):
-    """Some pairs: n_forget (k,), which of them were accepted (k,), and those' parameters and features (accepted, p)."""
-
-    n_forget: NDArray[np.int64]
-    accepted: NDArray[np.bool_]
-    theta: NDArray[np.float64]
-    theta_r: NDArray[np.float64]
-    Z: NDArray[np.float64]
-    T: NDArray[np.float64]
-
-
-class PairMaker:
-    """Draws, reads and fits the subset pairs of a plan, some at a time. Its memory is that of one batch, used again:
-    fresh pages take longer to get than rows to read into them."""
-
-    def __init__(
-        self,
-        model: Any,
-        table: Table,
-        plan: PairPlan,
-        visible: NDArray[np.int64] | None = None,
-        before: PairMaker | None = None,
-    ) -> None:
-        """visible : `table.ids()` if there already. before : one that is no longer needed, for its memory."""
-        self.model, self.table, self.plan = model, table, plan
-        self.visible = table.ids() if visible is None else visible
-        enough = min(ROWS_ENOUGH, BYTES_ENOUGH // (table.d * table.dtype.itemsize)) // plan.s
-        self._at_once = max(1, min(max(enough, 4 * numba.get_num_threads()), ROWS_AT_ONCE // plan.s))
-        shape = (0 if isinstance(table, ArrayTable) else self._at_once * plan.s, table.d)
-        self._memory: NDArray[Any] = np.empty(0, table.dtype) if before is None else before._memory
-        if self._memory.size < math.prod(shape) or self._memory.dtype != table.dtype:
-            self._memory = np.empty(math.prod(shape), table.dtype)
-        self._X = self._memory[: math.prod(shape)].reshape(shape)
-
-    def batches(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The pairs first .. last - 1 in equal parts that fit into memory: rows of few pairs take longer to read."""
-        parts = -(-(last - first) // self._at_once)
-        edges = [first + (last - first) * k // parts for k in range(parts + 1)]
-        return list(itertools.pairwise(edges))
-
-    def make(self, first: int, last: int, ids: NDArray[Any], progress: Progress | None = None) -> Fits:
-        """The pairs first .. last - 1, their rows into ids (last - first, s); progress(pairs done, m)."""
-        plan, table, visible, k = self.plan, self.table, self.visible, last - first
-        places, n_forget = np.empty((k, plan.s), np.int64), np.empty(k, np.int64)
-        for i in range(k):
-            n_forget[i] = plan.draw(first + i, table.y, lambda rows: table.take(rows)[0], visible, places[i])
-        if isinstance(table, ArrayTable):
-            local = visible[places]
-            X, y, ids[:] = table.X, table.y, local
-        else:
-            rows, local, _ = in_order(places, visible, ids)
-            X, y = table.take(rows, self._X[: rows.size])
-        report = None if progress is None else (lambda done, _: progress(first + done, len(plan.n_forget)))
-        return Fits(n_forget, *fit_batch(self.model, X, y, local, n_forget, report))
-
-
-def id_type(n: int) -> type[np.uint32 | np.int64]:
-    """What numbers of n rows are kept in: m * s of them are most of what an unlearner holds."""
-    return np.uint32 if n <= 2**32 else np.int64
-
-
-class Made:
-    """m subset pairs of s rows of a table in the making; whoever makes some puts their rows into ids (m, s)."""
-
-    def __init__(self, m: int, s: int, table: Table) -> None:
-        self.ids, self._n_forget = np.empty((m, s), id_type(len(table.y))), np.zeros(m, np.int64)
-        self._accepted = np.zeros(m, bool)
-        self._found: list[NDArray[np.float64]] = []
-
-    def add(self, first: int, fits: Fits) -> None:
-        """The pairs with the numbers from `first`."""
-        part = slice(first, first + len(fits.n_forget))
-        self._n_forget[part], self._accepted[part] = fits[:2]
-        if not self._found:
-            self._found = [np.empty((len(self.ids), found.shape[1])) for found in fits[2:]]
-        for whole, found in zip(self._found, fits[2:], strict=True):
-            whole[part][fits.accepted] = found
-
-    def pairs(self) -> Pairs:
-        """Those that were accepted, in the order of their numbers."""
-        kept, (m, s) = self._accepted, self.ids.shape
-        k = int(kept.sum())
-        rows = self.ids if k == m else self.ids[kept]
-        theta, theta_r, Z, T = (whole if k == m else whole[kept] for whole in self._found)
-        return Pairs(
-            rows=rows.ravel(),
-            starts=np.arange(k + 1) * s,
-            n_forget=self._n_forget[kept],
-            n=np.full(k, s),
-            theta=theta,
-            theta_r=theta_r,
-            Z=Z,
-            T=T,
-            rejected=m - k,
-        )
-
-
-def fit_batch(
-    model: Any,
-    X: NDArray[Any],
-    y: NDArray[np.uint8],
-    local: NDArray[np.int64],
-    n_forget: NDArray[np.int64],
-    progress: Any = None,
-) -> tuple[NDArray[Any], ...]:
-    """(which pairs are accepted (m,), their theta, theta_r, Z, T (k, p)) of pairs with rows X[local] (m, s)."""
-    s = local.shape[1]
-    options = {"progress": progress} if model.name == "lr" else {}
-    theta, theta_r, norms, *_ = model.fit_pairs(X, y, np.ascontiguousarray(local), n_forget, **options)
-    # the MLP's subset pairs end after a fixed number of epochs, as in the paper: only wild ones are refused
-    limit = CONVERGED if model.name == "lr" else np.inf
-    accepted = (norms <= limit).all(axis=1) & np.isfinite(theta_r).all(axis=1)
-    keep = np.flatnonzero(accepted)
-    Z, T = np.empty((keep.size, model.size)), np.empty((keep.size, model.size))
-    for k, i in enumerate(keep):
-        rows = local[i, : n_forget[i]]
-        Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], s)
-    return accepted, theta[keep], theta_r[keep], Z, T
+    return pairs_of(SubsetWork(model, table, plan, table.ids()), executor or LocalExecutor(), s, progress)
 
 
 def full_pairs(
     model: Any,
     X: NDArray[Any],
     y: NDArray[np.uint8],
-    ids: NDArray[np.int64],
+    ids: Ids,
     found: Any,
     m: int,
     random_state: Any,
     progress: Progress | None = None,
-    client: Any = None,
+    executor: PairExecutor | None = None,
 ) -> Pairs:
-    """m pairs on all rows X (n, d), y (n,), whose row numbers are ids: `found` is A(D), forget sets are drawn.
-
-    `client` (of dask.distributed): its workers do the retraining; the result is the same.
-    """
+    """m pairs on all rows X (n, d), y (n,), whose row numbers are ids: `found` is A(D), forget sets are drawn."""
     flat, starts = draw_forget_sets(len(X), y, m, X=X, random_state=random_state)
-    theta, batches = found.theta, []
-    for first in range(0, m, FULL_AT_ONCE):
-        edges = starts[first : min(first + FULL_AT_ONCE, m) + 1]
-        batches.append((flat[edges[0] : edges[-1]], edges - edges[0]))
-    fits = []
-    if client is None:
-        for k, (some, edges) in enumerate(batches):
-            made = model.anchored_pairs(X, y, some, edges, found, fallback=False)
-            fits.append((made.theta_r, made.gradient_norm))
-            if progress is not None:
-                progress(min((k + 1) * FULL_AT_ONCE, m), m)
-    else:
-        from l2ul_fast.distributed import full_fits  # here: Dask is an extra
-
-        fits = full_fits(client, model, X, y, batches, found, progress)
-    theta_r = np.concatenate([fit[0] for fit in fits])
-    keep = np.flatnonzero(np.concatenate([fit[1] for fit in fits]) <= CONVERGED)
-    Z, T = np.empty((keep.size, model.size)), np.empty((keep.size, model.size))
-    rows = []
-    for k, i in enumerate(keep):
-        local = flat[starts[i] : starts[i + 1]]
-        Z[k], T[k] = features(model, X[local], y[local], theta, theta_r[i], len(X))
-        rows.append(ids[local])
-    sizes = np.array([len(r) for r in rows])
-    if keep.size < m / 2:
-        raise UserError(f"{m - keep.size} of {m} training pairs did not converge: raise mu or lam")
-    return Pairs(
-        rows=np.concatenate(rows),
-        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        n_forget=sizes,
-        n=np.full(keep.size, len(X)),
-        theta=np.tile(theta, (keep.size, 1)),
-        theta_r=theta_r[keep],
-        Z=Z,
-        T=T,
-        rejected=m - keep.size,
-        full=True,
-    )
+    work = FullWork(model, X, y, ids, found, flat, starts)
+    return pairs_of(work, executor or LocalExecutor(), len(X), progress)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_kernels.codegen.jit import ensure_compiled
 
 Ids = NDArray[np.int64]
 #: The rows themselves, or a function that reads rows by their numbers.
@@ -22,8 +20,6 @@ ROBUST = {RANDOM: 0.4, CLASS: 0.2, CLUSTER: 0.2, HALF_SPACE: 0.2}
 FULL = {RANDOM: 0.5, CLASS: 0.25, CLUSTER: 0.25}
 #: Neighbours of a row are looked for among this many rows, or 10 times as many as are wanted.
 POOL = 50_000
-#: Classes up to this many are counted one by one.
-FEW_CLASSES = 16
 #: Draws of a pair before a class that is not in it counts as too rare.
 TRIES = 20
 
@@ -43,15 +39,8 @@ def _labels(y: ArrayLike, n: int) -> NDArray[Any]:
 def _class_sizes(y: NDArray[Any]) -> Ids:
     """(C,) rows of every class. In pieces: bincount makes an int64 copy of its input, eight times a table's labels."""
     sizes = np.zeros(int(y.max(initial=0)) + 1, np.int64)
-    if y.dtype == np.uint8 and len(sizes) == 2:  # zeros and ones: as truth values they are counted in no time
-        ones = np.count_nonzero(y.view(bool))
-        return np.array([len(y) - ones, ones], np.int64)
     for start in range(0, len(y), 1 << 16):
-        part = y[start : start + (1 << 16)]
-        if len(sizes) <= FEW_CLASSES:  # vectors of comparisons
-            sizes += [np.count_nonzero(part == c) for c in range(len(sizes))]
-        else:
-            sizes += np.bincount(part, minlength=len(sizes))
+        sizes += np.bincount(y[start : start + (1 << 16)].astype(np.int64), minlength=len(sizes))
     return sizes
 
 
@@ -92,8 +81,7 @@ class PairPlan(NamedTuple):
     """What m pairs of s rows are drawn from. The rows of pair i follow from its number: any process can draw it.
 
     n : rows to draw from. kinds (m,) and n_forget (m,) : shape and largest size of the forget parts. class_sizes (C,) :
-    rows of each class; every retained part gets some of each that has any. seed : of all pairs. first : the number of
-    the first pair, in a part of a plan.
+    rows of each class; every retained part gets some of each that has any. seed : of all pairs.
     """
 
     n: int
@@ -102,20 +90,13 @@ class PairPlan(NamedTuple):
     n_forget: Ids
     class_sizes: Ids
     seed: int
-    first: int = 0
-
-    def part(self, first: int, last: int) -> PairPlan:
-        """The pairs first .. last - 1 alone, under the same numbers."""
-        own = slice(first - self.first, last - self.first)
-        return self._replace(kinds=self.kinds[own], n_forget=self.n_forget[own], first=first)
 
     def draw(self, i: int, y: NDArray[Any], X: Rows | None, visible: Ids, out: Ids) -> int:
         """Put the places in `visible` of the rows of pair i into out (s,), forget part first; how many are forgotten.
 
         visible (n,) are the numbers of the rows to draw from; y and X go by row number.
         """
-        rng, own = np.random.default_rng([self.seed, i]), i - self.first
-        kind, most = str(self.kinds[own]), int(self.n_forget[own])
+        rng, kind, most = np.random.default_rng([self.seed, i]), str(self.kinds[i]), int(self.n_forget[i])
         for _ in range(TRIES):
             out[:] = rng.choice(self.n, self.s, replace=False)
             r = most
@@ -123,7 +104,9 @@ class PairPlan(NamedTuple):
                 first = _forget_places(kind, most, visible[out], y, X, rng)
                 r = len(first)
                 out[:r], out[r:] = out[first], np.delete(out, first)
-            if has_classes(visible, out[r:], y, self.class_sizes):
+            seen = self.class_sizes == 0
+            seen[y[visible[out[r:]]]] = True
+            if seen.all():
                 return r
         rare = int(np.where(self.class_sizes > 0, self.class_sizes, self.n + 1).argmin())
         raise UserError(f"class {rare} is too rare for pairs of s={self.s} rows: raise s, or leave that class out")
@@ -168,27 +151,6 @@ def draw_pairs(
     ids, everything = np.empty((m, s), np.int64), np.arange(n)
     n_forget = [plan.draw(i, y, X, everything, ids[i]) for i in range(m)]
     return ids, np.array(n_forget, np.int64), plan.kinds
-
-
-def has_classes(visible: Ids, places: Ids, y: NDArray[Any], class_sizes: Ids) -> bool:
-    """Whether the rows visible[places] have labels of every class that has any rows."""
-    seen = class_sizes == 0
-    key = ("classes", y.dtype, y.flags.writeable)
-    ensure_compiled(key, lambda: _see(visible, places[:0], y, 1, seen))
-    return bool(_see(visible, places, y, np.count_nonzero(class_sizes), seen))
-
-
-@numba.njit(nogil=True, cache=True)
-def _see(visible, places, y, left, seen):  # type: ignore[no-untyped-def]
-    """Whether `left` labels that are not `seen` (C,) are among y[visible[places]]; marks those that are."""
-    for place in places:  # a few rows show the classes that are not rare
-        label = y[visible[place]]
-        if not seen[label]:
-            seen[label] = True
-            left -= 1
-            if left == 0:
-                break
-    return left == 0
 
 
 def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Generator) -> Ids:

@@ -9,16 +9,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets.registry import SEPSIS_COLUMNS, SEPSIS_HOURLY
+from l2ul_fast.datasets.sets.adult import CATEGORIES, read_adult
+from l2ul_fast.datasets.sets.sepsis import COLUMNS, HOURLY, aggregate_patient, parse_patients
 from l2ul_fast.datasets.split import train_mask
-from l2ul_fast.datasets.text.formats import (
-    ADULT_CATEGORIES,
-    aggregate_patient,
-    impute_train_median,
-    parse_patient,
-    read_adult,
-    read_rows,
-)
+from l2ul_fast.datasets.text.formats import impute_train_median, read_rows
 from l2ul_fast.datasets.text.rawfiles import find_raw
 from l2ul_fast.errors import DataError
 
@@ -103,7 +97,7 @@ def test_adult(tmp_path):
     assert not rest
     assert X.shape == (3, 14)
     assert y.tolist() == [0, 1, 0]
-    state, private = (ADULT_CATEGORIES[1].index(c) for c in ("State-gov", "Private"))
+    state, private = (CATEGORIES[1].index(c) for c in ("State-gov", "Private"))
     assert X[0].tolist() == [39, state, 77516, 9, 13, 4, 0, 1, 4, 1, 2174, 0, 40, 38]
     known = [c for c, train in zip((state, None, private), train_mask(0, 3), strict=True) if train and c is not None]
     assert X[1, 1] == min(known)  # the lower median of one or two codes
@@ -135,7 +129,7 @@ def test_imputation_uses_training_rows_only():
 
 
 def psv(hours: np.ndarray, labels: list[int]) -> bytes:
-    head = "|".join((*SEPSIS_HOURLY, "SepsisLabel"))
+    head = "|".join((*HOURLY, "SepsisLabel"))
     body = [
         "|".join("NaN" if np.isnan(v) else f"{v:g}" for v in row) + f"|{k}"
         for row, k in zip(hours, labels, strict=True)
@@ -154,8 +148,8 @@ def some_hours(seed: int, h: int) -> np.ndarray:
 
 def test_patient_aggregate_by_its_column_names():
     hours = some_hours(0, 7)
-    row = dict(zip(SEPSIS_COLUMNS, aggregate_patient(hours), strict=True))
-    for j, name in enumerate(SEPSIS_HOURLY[:34]):
+    row = dict(zip(COLUMNS, aggregate_patient(hours), strict=True))
+    for j, name in enumerate(HOURLY[:34]):
         values = [float(v) for v in hours[:, j] if not np.isnan(v)]
         assert row[f"{name}_obsfrac"] == np.float32(len(values) / 7)
         if not values:
@@ -166,7 +160,7 @@ def test_patient_aggregate_by_its_column_names():
             assert row[f"{name}_min"] == np.float32(min(values))
             assert row[f"{name}_max"] == np.float32(max(values))
     for name in ("Age", "Gender", "Unit1", "HospAdmTime"):
-        assert row[name] == hours[0, SEPSIS_HOURLY.index(name)]
+        assert row[name] == hours[0, HOURLY.index(name)]
     assert row["n_hours"] == 7
 
 
@@ -191,16 +185,18 @@ def test_patients_in_order_with_missing_values_filled(tmp_path, packed):
 
 
 def test_damaged_patient_files():
-    good = psv(some_hours(0, 3), [0, 0, 1])
-    hours, septic = parse_patient(good, "p1.psv")
-    assert septic
-    assert hours.shape == (3, 40)
-    with pytest.raises(DataError, match=r"p1\.psv does not begin with"):
-        parse_patient(good[5:], "p1.psv")
-    with pytest.raises(DataError, match=r"p1\.psv, line 4 is damaged"):
-        parse_patient(good[:-3] + b"|9\n", "p1.psv")
-    with pytest.raises(DataError, match="has no hourly rows"):
-        parse_patient(good[: good.index(b"\n") + 1], "p1.psv")
+    good, other = psv(some_hours(0, 3), [0, 0, 1]), psv(some_hours(1, 5), [0] * 5)
+    found = parse_patients([("p1.psv", good), ("p2.psv", other), ("p3.psv", good)])
+    assert [septic for _, septic in found] == [True, False, True]
+    np.testing.assert_array_equal(found[1][0], some_hours(1, 5))
+    assert [hours.shape for hours, _ in found] == [(3, 40), (5, 40), (3, 40)]
+    for bad, message in (
+        (good[5:], r"p1\.psv does not begin with"),
+        (good[:-3] + b"|9\n", r"p1\.psv, line 4 is damaged"),
+        (good[: good.index(b"\n") + 1], r"p1\.psv has no hourly rows"),
+    ):
+        with pytest.raises(DataError, match=message):
+            parse_patients([("p2.psv", other), ("p1.psv", bad), ("p3.psv", good)])
 
 
 # --- bad files ---------------------------------------------------------------------------------------------------

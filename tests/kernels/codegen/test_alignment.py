@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from l2ul_kernels.codegen.alignment import LINE, aligned_zeros
+from l2ul_kernels.codegen.alignment import LINE, aligned_empty, aligned_zeros
 
 
 @pytest.mark.parametrize("shape", [0, 1, 5, 1000, (3, 7), (2, 0, 3), (4, 1 << 15)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-def test_zeros_begin_with_a_cache_line(shape, dtype):
+def test_arrays_begin_with_a_cache_line(shape, dtype):
     kept = [aligned_zeros(shape, dtype) for _ in range(20)]  # numpy's own would not all do so
     for zeros in kept:
         assert zeros.size == 0 or zeros.ctypes.data % LINE == 0
@@ -15,3 +15,6 @@ def test_zeros_begin_with_a_cache_line(shape, dtype):
         assert zeros.flags.c_contiguous
         assert not zeros.any()
         zeros[...] = 1
+    empty = [aligned_empty(shape, dtype) for _ in range(20)]
+    assert all(a.size == 0 or a.ctypes.data % LINE == 0 for a in empty)
+    assert {(a.shape, a.dtype) for a in empty} == {(zeros.shape, zeros.dtype)}

@@ -9,11 +9,13 @@ import pytest
 
 import l2ul_kernels
 
+pytestmark = pytest.mark.compiled
+
 CHECK = """
 import numpy as np, l2ul_kernels as lk
 from l2ul_kernels import reference
 from l2ul_kernels.codegen import llvm
-from l2ul_kernels.voronoi import workers
+from l2ul_kernels.voronoi import driver
 rng = np.random.default_rng(0)
 for dtype in (np.float32, np.float64):
     for psi in PSIS:
@@ -53,7 +55,7 @@ def test_right_on_lesser_cpus(run_python, tmp_path, name, features, vector, regi
     code = CHECK.replace("PSIS", "(2, 3, 4, 6, 300)")
     code += f"""
 assert llvm.VECTOR_BYTES == {vector}
-asm = next(iter(workers.work.inspect_asm().values()))
+asm = next(iter(driver.cells_of_tile.inspect_asm().values()))
 assert "{register}" in asm and "%zmm" not in asm
 """
     if name == "x86-64":
@@ -66,14 +68,15 @@ def test_compiles_to_full_registers_for_avx512(run_python):
     """Compiled, not run: the machine at hand may not have it."""
     out = run_python(
         """
-import numpy as np, numba, re
-from numba import types
+import numpy as np, numba, re, l2ul_kernels as lk
 from l2ul_kernels.codegen import llvm
-from l2ul_kernels.voronoi import workers
+from l2ul_kernels.voronoi import driver
+from l2ul_kernels.voronoi.driver import RowView, cells_of_tile
 assert llvm.VECTOR_BYTES == 64
-i = types.int64
-workers.work.compile((i,) * 14 + (types.float32, types.uint8) + (i,) * 5)
-asm = next(iter(workers.work.inspect_asm().values()))
+seeds = lk.Partitions.from_seeds(np.eye(4, dtype="f")[None]).packed(np.dtype("f"))
+tile, cells, no_counts = np.empty((16, 64), "f"), np.empty((1, 64), np.uint8), np.empty(0, np.int64)
+cells_of_tile.compile(tuple(map(numba.typeof, (RowView(0, 0, 0, 0), 0, seeds, tile, cells, no_counts))))
+asm = next(iter(cells_of_tile.inspect_asm().values()))
 line = r"\\t(?:vfmadd231ps[^\\n]*zmm|vmov|vbroadcast|add)[^\\n]*\\n"
 loop = max(re.findall(f"(?:{line})+", asm), key=len)
 print(loop.count("vfmadd"), loop.count("(%rsp)"))
@@ -104,7 +107,7 @@ def test_cache_is_used_and_any_edit_of_the_package_renews_it(run_python, tmp_pat
     shutil.copytree(Path(l2ul_kernels.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     code = """
 import numpy as np, l2ul_kernels as lk
-from l2ul_kernels.voronoi.workers import work
+from l2ul_kernels.voronoi.driver import cells_of_tile as work
 lk.cell_counts(np.eye(4, dtype="f"), lk.Partitions.sample(np.eye(4, dtype="f"), 1, 2, 0))
 print(sum(work.stats.cache_hits.values()), sum(work.stats.cache_misses.values()))
 """
@@ -123,34 +126,16 @@ def test_warmup_leaves_nothing_to_compile(run_python):
     run_python(
         """
 import numpy as np, l2ul_kernels as lk
-from l2ul_kernels.voronoi import workers
 from l2ul_kernels.voronoi import driver
 lk.warmup(float64=False, many_seeds=False)
-kernels = (workers.work, workers.work_parallel)
+names = "cells_of_tile assign_worker assign_workers count_worker count_workers"
+kernels = [getattr(driver, name) for name in names.split()]
 before = [len(k.signatures) for k in kernels]
 X = np.zeros((driver.SERIAL // 8 + 1, 2), np.float32)
 p = lk.Partitions.from_seeds(np.arange(8, dtype=np.float32).reshape(1, 4, 2))
 frozen = X.copy(); frozen.setflags(write=False)
 for rows in (X, X[:5], frozen, np.asfortranarray(X)):
     lk.assign_cells(rows, p); lk.cell_counts(rows, p, np.zeros(len(rows), int))
-assert before == [len(k.signatures) for k in kernels] == [1, 1]
+assert before == [len(k.signatures) for k in kernels] == [1] * 5
 """
     )
-
-
-def test_measuring_what_the_nan_check_costs_leaves_the_kernels_as_they_are(run_python, tmp_path):
-    """It compiles a kernel without the check: neither this process nor the next may ever run that one."""
-    look = """
-import numpy as np, l2ul_kernels as lk
-X = np.random.default_rng(0).standard_normal((100, 28)).astype("f")
-p = lk.Partitions.sample(X, 5, 4, random_state=0)
-lk.cell_counts(X, p)
-X[31, 8] = np.nan
-try:
-    lk.cell_counts(X, p)
-except ValueError:
-    print("found")
-"""
-    measure = "from l2ul_fast.experiments.speed.kernels import check_cost\nassert check_cost(1)['status'] == 'ok'\n"
-    for code in (look, measure + look, look):
-        assert run_python(code, NUMBA_CACHE_DIR=str(tmp_path)).strip() == "found"

@@ -68,20 +68,8 @@ class Summed:
         weights = None if self.weights is None else self.weights[rows]
         counted = self.loss != LOGISTIC or self.weights is not None
         inverse = np.ldexp(1.0, -self.exponents[: self.anchor.size])
-        ints.add_all_rows(
-            X[rows],
-            self.y[rows],
-            weights,
-            sign,
-            self.loss,
-            self.order,
-            counted,
-            self.anchor,
-            inverse,
-            self.scales,
-            self.classes,
-            sums,
-        )
+        terms = ints.Terms(self.loss, self.order, counted, self.anchor, inverse, self.scales, self.classes)
+        ints.add_all_rows(X[rows], self.y[rows], weights, sign, terms, sums)
         return sums
 
     def total(self, rows=slice(None)):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l2ul_kernels as lk
+from l2ul_kernels.codegen.twins import COMPILED
 from l2ul_kernels.linear.logistic import (
     logistic_fit_pairs,
     logistic_gradient,
@@ -15,7 +16,7 @@ from l2ul_kernels.linear.logistic import (
 )
 from l2ul_kernels.linear.softmax import softmax_fit_pairs, softmax_gradient, softmax_hvp, softmax_loss, softmax_sums
 from l2ul_kernels.reference import linear as reference
-from l2ul_kernels.simd.columns import exp_negative
+from l2ul_kernels.simd.elementwise import exp_negative
 
 
 def make(n, d, seed, dtype=np.float32, n_classes=2, strength=1.0):
@@ -128,8 +129,9 @@ def check_pairs(s, d, dtype, strength, lam, seed):
 
 def test_pairs_do_not_depend_on_threads_or_progress_and_forgetting_nothing_changes_nothing():
     X, y, rng = make(2000, 6, 1, np.float32)
-    ids = np.stack([rng.permutation(2000)[:150] for _ in range(200)])
-    n_forget = np.concatenate([[0], rng.integers(1, 140, 199)])
+    m = 200 if COMPILED else 20
+    ids = np.stack([rng.permutation(2000)[:150] for _ in range(m)])
+    n_forget = np.concatenate([[0], rng.integers(1, 140, m - 1)])
     calls = []
     many = logistic_fit_pairs(X, y, ids, n_forget, 1e-3, progress=lambda done, m: calls.append((done, m)))
     with lk.threads(1):
@@ -139,7 +141,7 @@ def test_pairs_do_not_depend_on_threads_or_progress_and_forgetting_nothing_chang
     alone = logistic_fit_pairs(X, y, ids[7:8], n_forget[7:8], 1e-3)
     for a, b in zip(alone, many, strict=True):
         np.testing.assert_array_equal(a[0], b[7])
-    assert calls[-1] == (200, 200)
+    assert calls[-1] == (m, m)
     assert [done for done, _ in calls] == sorted({done for done, _ in calls})
     np.testing.assert_array_equal(many[0][0], many[1][0])
 
@@ -160,6 +162,7 @@ def test_difficult_columns_converge():
     np.testing.assert_array_equal(theta[:, 9], 0)
 
 
+@pytest.mark.skipif(not COMPILED, reason="how close depends on the order of compiled sums")
 def test_columns_too_far_for_the_tolerance_still_come_close():
     """At 1e4 from the origin no float64 theta has a gradient norm of 1e-10; what is reported is the truth."""
     X, y, rng = make(2000, 4, 2)

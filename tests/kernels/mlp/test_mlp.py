@@ -13,7 +13,7 @@ from l2ul_kernels.mlp.hessian import mlp_hessian, mlp_hvp
 from l2ul_kernels.mlp.model import BLOCK, CHUNK, FEW, mlp_gradient, mlp_logits, mlp_size, mlp_sums
 from l2ul_kernels.reference import mlp as reference
 from l2ul_kernels.simd.elementwise import exp_minus_all, log_losses_all, tanh_all
-from l2ul_kernels.simd.gemm import lanes, product
+from l2ul_kernels.simd.gemm import gemm, lanes
 
 BOTH = pytest.mark.parametrize("activation", ["tanh", "relu"])
 
@@ -37,17 +37,17 @@ def learnable(n, d=6, seed=0):
 
 @njit
 def _tanh(a):
-    tanh_all(a, 0, len(a))
+    tanh_all(a)
 
 
 @njit
 def _exp_minus(a):
-    exp_minus_all(a, 0, len(a))
+    exp_minus_all(a)
 
 
 @njit
 def _log_losses(out, z, y):
-    log_losses_all(out, 0, z, 0, y, 0, len(z))
+    log_losses_all(out, z, y)
 
 
 def test_vector_functions_are_accurate_to_the_last_digits():
@@ -90,9 +90,7 @@ def test_product_is_a_matrix_product(rows, vectors, inner, keep, itemsize, seed)
     A, B = rng.normal(size=(inner, rows)).astype(dtype), rng.normal(size=(inner, columns)).astype(dtype)
     C = rng.normal(size=(rows, columns)).astype(dtype)
     expected = keep * C + A.T @ B
-    product(
-        C.reshape(-1), 0, columns, A.reshape(-1), 0, 1, rows, B.reshape(-1), 0, columns, rows, columns, inner, int(keep)
-    )
+    gemm(C, A.T, B, keep)
     np.testing.assert_allclose(C, expected, rtol=0, atol=1e-13 if itemsize == 8 else 1e-4)
 
 

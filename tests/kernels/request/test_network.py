@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from l2ul_fast.unlearner.heads.network import UnlearnNetwork
 from l2ul_fast.unlearner.pairs.features import class_shifts, pair_embeddings
-from l2ul_kernels import pack_cells, reference, threads
+from l2ul_kernels import pack_cells, reference
+from l2ul_kernels.codegen.twins import COMPILED
 from l2ul_kernels.reference import network as reference_forward
 from l2ul_kernels.request.network import ALONE, FEW, DirectForward
 from l2ul_kernels.simd.rowsum import sum_rows
-from l2ul_kernels.threads import thread_limit
-from l2ul_kernels.voronoi.subsets import BLOCK, count_rows, count_sets
+from l2ul_kernels.voronoi.subsets import BLOCK, count_rows
 
 
 def weights(rng, blocks, hidden, p):
@@ -50,30 +50,6 @@ shapes = st.tuples(st.integers(1, 40), st.sampled_from([2, 3, 4, 5, 16, 70, 300]
 sizes = st.sampled_from([1, 2, FEW, FEW + 1, 14, 15, 16, BLOCK, BLOCK + 1, 700])
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32), shapes, sizes)
-def test_counts_of_stored_rows_agree_with_the_oracle(seed, shape, r):
-    t, psi = shape
-    rng = np.random.default_rng(seed)
-    cells, packed, y = store(rng, 800, t, psi)
-    ids = rng.choice(800, r, replace=False)
-    expected = reference.cell_counts(cells[ids], psi)
-    np.testing.assert_array_equal(count_rows(packed, ids, t, psi), expected)
-    np.testing.assert_array_equal(count_rows(cells, ids, t, psi, bits=8 * cells.itemsize), expected)
-    by_class = reference.class_counts(cells[ids], y[ids], psi, 3)
-    np.testing.assert_array_equal(count_rows(packed, ids, t, psi, y, 3), by_class)
-
-
-def test_the_last_row_of_the_store_and_rows_in_one_cell():
-    for t in (1, 4, 7, 31, 32, 33, 65, 100):
-        cells = np.full((300, t), 3, np.uint8)
-        packed = pack_cells(cells, 4)
-        counts = count_rows(packed, np.arange(300), t, 4)
-        assert (counts == [0, 0, 0, 300]).all()
-        assert (count_rows(packed, [299], t, 4) == [0, 0, 0, 1]).all()
-    assert not count_rows(packed, np.zeros(0, np.int64), 100, 4).any()
-
-
 @pytest.mark.slow  # read-only arrays are another type to the compiler
 def test_a_read_only_store_will_do():
     rng, cells, packed, w, theta, counts, forward = direct(6)
@@ -86,22 +62,7 @@ def test_a_read_only_store_will_do():
         np.testing.assert_array_equal(count_rows(packed, ids, 10, 4), reference.cell_counts(cells[ids], 4))
 
 
-def test_many_sets_are_the_same_for_any_number_of_threads():
-    rng = np.random.default_rng(0)
-    cells, packed, y = store(rng, 5000, 30, 4)
-    ids = rng.integers(0, 5000, 60_000)
-    edges = np.sort(rng.integers(0, 60_000, (200, 2)), axis=1)
-    found = []
-    for k in {1, thread_limit()}:
-        with threads(k):
-            found.append(count_sets(packed, ids, edges, 30, 4, y, 3))
-    np.testing.assert_array_equal(found[0], found[-1])
-    for k in (0, 17, 199):
-        mine = ids[edges[k, 0] : edges[k, 1]]
-        np.testing.assert_array_equal(found[0][k], reference.class_counts(cells[mine], y[mine], 4, 3))
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 if COMPILED else 3, deadline=None)
 @given(st.integers(0, 2**32), shapes, sizes, st.tuples(st.integers(1, 40), st.integers(1, 20)), st.integers(1, 33))
 def test_direct_forward_agrees_with_the_oracle(seed, shape, r, hidden, p):
     rng, cells, packed, w, theta, counts, forward = direct(seed, *shape, hidden, p, n=800)
@@ -143,7 +104,7 @@ def test_forgetting_keeps_the_base_as_if_computed_anew():
     np.testing.assert_allclose(forward._total, fresh._total, rtol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30 if COMPILED else 3, deadline=None)
 @given(st.integers(0, 2**32), shapes, st.sampled_from([1, 2, 4, 5, 60]), st.integers(1, 33))
 def test_a_move_is_a_forward_and_then_forgetting(seed, shape, r, p):
     rng, _, packed, _, _, _, forward = direct(seed, *shape, (20, 9), p, n=800)
@@ -248,20 +209,9 @@ def test_very_many_rows_are_counted_on_all_threads():
 
 
 def test_bad_input_is_one_sentence():
-    _, _, packed, w, *_ = direct(5)
-    y = np.zeros(3000, np.uint8)
+    w = direct(5)[3]
     holes = {**w, "W2": np.full_like(w["W2"], np.nan)}
-    one = np.array([[0, 1]])
     cases = [
-        (ValueError, "row 3000", lambda: count_rows(packed, [1, 3000], 10, 4)),
-        (ValueError, "row -1", lambda: count_rows(packed, [-1], 10, 4)),
-        (TypeError, "integers", lambda: count_rows(packed, [0.5], 10, 4)),
-        (ValueError, r"\(n, 3\)", lambda: count_rows(packed[:, :2], [1], 10, 4)),
-        (TypeError, "uint8", lambda: count_rows(packed.astype(int), [1], 10, 4)),
-        (ValueError, "bits", lambda: count_rows(packed, [1], 10, 4, bits=1)),
-        (ValueError, "go together", lambda: count_rows(packed, [1], 10, 4, y)),
-        (ValueError, "to match the store", lambda: count_rows(packed, [1], 10, 4, y[1:], 2)),
-        (ValueError, "bounds", lambda: count_sets(packed, [1], one + 1, 10, 4)),
         (ValueError, "NaN", lambda: DirectForward(holes, 10, 4)),
         (ValueError, "W1.mu_D", lambda: DirectForward(w, 11, 4)),
         (ValueError, "W3", lambda: DirectForward({**w, "W3": w["W3"][:-1]}, 10, 4)),

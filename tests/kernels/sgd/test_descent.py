@@ -11,7 +11,7 @@ from numba import njit
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_kernels import threads
 from l2ul_kernels.reference import sgd as reference
-from l2ul_kernels.sgd.deltagrad import compact_factor, compact_product, lu_factor, lu_solve
+from l2ul_kernels.sgd.deltagrad import Pairs, compact_factor, compact_product, lu_factor, lu_solve
 from l2ul_kernels.sgd.descent import Descent, error_noise
 from l2ul_kernels.sgd.minibatch import CHUNK
 from l2ul_kernels.simd.columns import gather_rows, padded, width_of
@@ -135,12 +135,12 @@ def test_compact_form_has_the_secant_property(p, k, seed):
     k = min(k, p)
     S = rng.normal(size=(4, p))
     Y = S @ A
-    M, pivots, small = np.zeros((8, 8)), np.zeros(8, np.int64), np.zeros(8)
-    sigma = compact_factor(S, Y, k, M, pivots)
+    pairs = Pairs(S, Y, np.zeros((8, 8)), np.zeros(8, np.int64), np.zeros(8))
+    sigma = compact_factor(pairs, k)
     columns = []
     for v in np.eye(p):
         out = np.empty(p)
-        compact_product(S, Y, k, M, pivots, sigma, v, small, out)
+        compact_product(pairs, k, sigma, v, out)
         columns.append(out)
     B = np.array(columns).T
     scale = np.abs(B).max() + np.abs(np.linalg.inv(A)).max() * 100

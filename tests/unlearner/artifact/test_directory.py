@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import Faults, bytes_in_directory, crash_points, error_points, kill_at, traces
+from faults import Faults, crash_points, damage, error_points, kill_at, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -92,12 +92,12 @@ def check_crash(directory, finished):
 # Crashes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("power_loss", [0, 6])
+@pytest.mark.parametrize("power_loss", [0, 3])
 def test_a_crash_at_any_change_leaves_the_old_or_the_new_state(tmp_path, power_loss):
     assert crash_points(tmp_path, save_old, save_new, check_crash, power_loss) > 10
 
 
-@pytest.mark.parametrize("power_loss", [0, 6])
+@pytest.mark.parametrize("power_loss", [0, 3])
 def test_a_crash_in_the_first_save_leaves_nothing_or_all(tmp_path, power_loss):
     def check(directory, finished):
         if not (directory / "artifact.json").exists():
@@ -133,18 +133,6 @@ def test_sigkill(tmp_path, stop_at):
     save_old(tmp_path)
     assert not kill_at("test_directory:save_new", tmp_path, stop_at)
     check_crash(tmp_path, False)
-
-
-@pytest.mark.slow
-def test_sigkill_everywhere(tmp_path):
-    for stop_at in range(1, 100):
-        work = tmp_path / str(stop_at)
-        save_old(work)
-        finished = kill_at("test_directory:save_new", work, stop_at)
-        check_crash(work, finished)
-        if finished:
-            return
-    pytest.fail("never finished")
 
 
 class CarelessOs:
@@ -325,7 +313,7 @@ def test_nothing_of_a_dropped_row_is_left(tmp_path):
     save_artifact(tmp_path, {}, left, groups={"cells": ["cells"]}, ledger_entry=None)
     assert traces(tmp_path, X[17], cells[17]) == []
     assert traces(tmp_path, X[18], cells[18])
-    assert [p.name for p in bytes_in_directory(tmp_path, X[18].tobytes())] == ["state-2-main.safetensors"]
+    assert "row as float64 in state-2-main.safetensors" in traces(tmp_path, X[18])
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
@@ -339,24 +327,13 @@ def sound(tmp_path_factory):
     return directory
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_bytes_never_load_as_something_else(tmp_path_factory, sound, data):
     directory = tmp_path_factory.mktemp("damaged") / "a"
     shutil.copytree(sound, directory)
     path = data.draw(st.sampled_from(sorted(p for p in directory.iterdir() if p.stat().st_size)))
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    kind = data.draw(st.sampled_from(["flip", "byte", "cut", "insert"]))
-    if kind == "flip":
-        content[place] ^= 1 << data.draw(st.integers(0, 7))
-    elif kind == "byte":
-        content[place] = data.draw(st.integers(0, 255))
-    elif kind == "cut":
-        del content[place:]
-    else:
-        content[place:place] = data.draw(st.binary(min_size=1, max_size=9))
-    path.write_bytes(content)
+    damage(path, data)
     for memory_map in (False, True):
         try:
             _, arrays = load_artifact(directory, memory_map=memory_map)

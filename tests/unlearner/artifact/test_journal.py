@@ -11,7 +11,7 @@ import sys
 import faults
 import numpy as np
 import pytest
-from faults import Faults, crash_points, error_points, kill_at, traces
+from faults import Faults, crash_points, damage, error_points, kill_at, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_directory import CarelessOs
@@ -122,7 +122,7 @@ def no_strays(directory):
 # Crashes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("power_loss", [0, 6])
+@pytest.mark.parametrize("power_loss", [0, 3])
 def test_a_crash_at_any_change_leaves_the_old_or_the_new_state(tmp_path, power_loss):
     def check(directory, finished):
         found = state_of(directory)
@@ -139,7 +139,7 @@ def test_a_crash_at_any_change_leaves_the_old_or_the_new_state(tmp_path, power_l
     assert changes > 12
 
 
-@pytest.mark.parametrize("power_loss", [0, 4])
+@pytest.mark.parametrize("power_loss", [0, 2])
 def test_the_second_request_finds_what_the_first_left(tmp_path, power_loss):
     def check(directory, finished):
         found = state_of(directory)
@@ -174,7 +174,7 @@ def test_a_crash_while_opening_after_a_crash(tmp_path, stop_before):
         nothing_left(directory, FIRST)
         no_strays(directory)
 
-    assert crash_points(tmp_path / "work", setup, open_artifact, check, power_loss=4) > 2
+    assert crash_points(tmp_path / "work", setup, open_artifact, check, power_loss=2) > 2
 
 
 def save_whole(directory):
@@ -194,7 +194,7 @@ def save_whole(directory):
     )
 
 
-@pytest.mark.parametrize("power_loss", [0, 4])
+@pytest.mark.parametrize("power_loss", [0, 2])
 def test_a_whole_save_empties_the_journal_at_once_or_not_at_all(tmp_path, power_loss):
     def setup(directory):
         save_old(directory)
@@ -274,7 +274,7 @@ def test_the_crash_test_notices_a_careless_save(tmp_path, monkeypatch, missing):
 
 def test_rows_are_gone_from_the_disk_before_the_save_returns(tmp_path):
     """Also when the power fails then, and nobody opens the directory again."""
-    for seed in range(8):
+    for seed in range(4):
         directory = tmp_path / str(seed)
         save_old(directory)
         faults = Faults(directory)
@@ -348,7 +348,7 @@ def test_the_bytes_of_a_request_do_not_grow_with_the_rows(tmp_path, monkeypatch)
             return os.pwrite(fd, data, start)
 
     found = {}
-    for n in (2_000, 200_000):
+    for n in (2_000, 60_000):
         rows = np.random.default_rng(0).normal(size=(n, 8))
         save_artifact(
             tmp_path / str(n),
@@ -375,11 +375,11 @@ def test_the_bytes_of_a_request_do_not_grow_with_the_rows(tmp_path, monkeypatch)
         np.testing.assert_array_equal(
             np.delete(load_artifact(tmp_path / str(n))[1]["X"], 1234, 0), np.delete(rows, 1234, 0)
         )
-    assert found[2_000][0] == found[200_000][0]
-    assert abs(found[2_000][1] - found[200_000][1]) < 10  # n and block numbers have more digits
+    assert found[2_000][0] == found[60_000][0]
+    assert abs(found[2_000][1] - found[60_000][1]) < 10  # n and block numbers have more digits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_rows_of_any_shape_are_overwritten_and_no_other_byte(tmp_path_factory, data):
     n, d = data.draw(st.integers(1, 3000)), data.draw(st.integers(1, 40))
@@ -467,24 +467,13 @@ def deferred(tmp_path_factory):
     return directory
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damaged_bytes_never_load_as_something_else(tmp_path_factory, deferred, data):
     directory = shutil.copytree(deferred, tmp_path_factory.mktemp("damaged") / "a")
     names = sorted(p.name for p in directory.iterdir() if p.stat().st_size)
     path = directory / data.draw(st.sampled_from([*names, JOURNAL, JOURNAL]))
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    kind = data.draw(st.sampled_from(["flip", "byte", "cut", "insert"]))
-    if kind == "flip":
-        content[place] ^= 1 << data.draw(st.integers(0, 7))
-    elif kind == "byte":
-        content[place] = data.draw(st.integers(0, 255))
-    elif kind == "cut":
-        del content[place:]
-    else:
-        content[place:place] = data.draw(st.binary(min_size=1, max_size=9))
-    path.write_bytes(content)
+    damage(path, data)
     for memory_map in (False, True):
         try:
             load_artifact(directory, memory_map=memory_map)
@@ -610,7 +599,7 @@ import sys, numpy as np
 from test_journal import N, append_artifact, entry, save_whole, sums_without
 from l2ul_fast.unlearner.artifact.directory import locked, open_artifact
 import test_journal
-for row in range(int(sys.argv[2]), int(sys.argv[2]) + 30):
+for row in range(int(sys.argv[2]), int(sys.argv[2]) + 12):
     with locked(sys.argv[1]):
         found = open_artifact(sys.argv[1])
         n = found.facts["n"] - 1
@@ -632,6 +621,6 @@ def test_two_processes_forget_while_a_third_reads(tmp_path):
     while any(writer.poll() is None for writer in writers):
         seen.add(len(state_of(tmp_path)))
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert state_of(tmp_path) == [*range(100, 130), *range(200, 230)]
-    nothing_left(tmp_path, range(100, 130), values=False)  # of so many, four bytes are found by chance
+    assert state_of(tmp_path) == [*range(100, 112), *range(200, 212)]
+    nothing_left(tmp_path, range(100, 112), values=False)  # of so many, four bytes are found by chance
     assert seen

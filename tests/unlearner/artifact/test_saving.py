@@ -384,10 +384,10 @@ def test_the_file_of_sums_is_that_of_somebody_who_never_had_the_rows(tmp_path, f
         assert filecmp.cmp(*(next(d.glob("*-theta.*")) for d in (tmp_path / "a", tmp_path / "b")), shallow=False)
 
 
-@pytest.mark.parametrize("kind", ["expansion", "squared", "three classes", "mlp"])
+@pytest.mark.parametrize("kind", ["expansion", "squared", "poisson", "three classes", "mlp"])
 def test_another_row_in_place_of_the_forgotten_one_changes_no_byte(tmp_path, kind):
     """But for times, what the ledger knows of the fit, and what that is a digest of."""
-    (X, y), model = KINDS[kind][0], "mlp" if kind == "mlp" else kind if kind == "squared" else "lr"
+    (X, y), model = KINDS[kind][0], kind if kind in ("mlp", "squared", "poisson") else "lr"
     found = []
     for name in "ab":
         rows = X.copy()
@@ -449,17 +449,6 @@ def test_a_state_that_is_due_says_so_until_it_is_done(tmp_path, fitted):
     subprocess.run(["cmp", sums_file(tmp_path), sums_file(tmp_path.with_name("fresh"))], check=True)
 
 
-def test_the_exit_of_the_context_manager_finishes_what_is_due(tmp_path, fitted):
-    with fitted("expansion") as u:
-        u.unlearn(far_rows(u))
-        assert u.due
-        u.save(tmp_path, defer=True)
-    assert u.due is None
-    u.save(tmp_path, defer=True)  # the new expansion too goes through the journal
-    assert read_view(tmp_path).facts["due"] is None
-    assert L2UL.load(tmp_path).due is None
-
-
 def test_without_rows_what_is_due_stays_due_and_is_one_sentence(tmp_path, fitted):
     u = fitted("no rows")
     u.save(tmp_path)
@@ -467,9 +456,10 @@ def test_without_rows_what_is_due_stays_due_and_is_one_sentence(tmp_path, fitted
     request(u, "no rows", rows)
     assert u.due
     before = files(tmp_path)
-    with pytest.raises(UserError, match="the rows are not kept") as caught:
-        u.save(tmp_path)
-    assert "\n" not in str(caught.value)
+    for use in (u.refresh, lambda: u.save(tmp_path), lambda: u.__exit__(None, None, None)):
+        with pytest.raises(UserError, match="the rows are not kept") as caught:
+            use()
+        assert "\n" not in str(caught.value)
     assert files(tmp_path) == before
     u.save(tmp_path, defer=True)
     v = L2UL.load(tmp_path)

@@ -8,7 +8,7 @@ from l2ul_fast import L2UL
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import fit as fitting
-from l2ul_fast.unlearner.heads import wide
+from l2ul_fast.unlearner.heads import expansion, wide
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_fast.unlearner.heads.secant import Secant
 from l2ul_fast.unlearner.heads.wide import Wide
@@ -36,23 +36,27 @@ def wide_unlearner(model="lr", n=400, d=5, seed=0, dtype=np.float64, weights=Non
 @pytest.mark.parametrize(
     ("model", "n", "d", "weighted", "options", "kind"),
     [
-        ("lr", 200, 99, False, {}, Expansion),
-        ("lr", 200, 100, False, {}, Secant),
-        ("lr", 6000, 100, False, {}, Expansion),  # T takes less than the rows
-        ("lr", 200, 100, True, {}, Wide),
-        ("lr", 200, 100, False, {"penalty": "sum"}, Wide),
-        ("lr", 200, 100, False, {"order": 2}, Expansion),
-        ("lr", 200, 100, False, {"anchor": "optimum"}, Expansion),
-        ("lr", 100, 1000, False, {}, Wide),
-        ("squared", 200, 100, False, {}, Expansion),
-        ("squared", 100, 2000, False, {}, Wide),
-        ("poisson", 200, 100, False, {}, Wide),
+        ("lr", 200, 9, False, {}, Expansion),
+        ("lr", 200, 10, False, {}, Secant),
+        ("lr", 6000, 10, False, {}, Expansion),  # T takes less than the rows
+        ("lr", 200, 10, True, {}, Wide),
+        ("lr", 200, 10, False, {"penalty": "sum"}, Wide),
+        ("lr", 200, 10, False, {"order": 2}, Expansion),
+        ("lr", 200, 10, False, {"anchor": "optimum"}, Expansion),
+        ("lr", 100, 16, False, {}, Wide),
+        ("squared", 200, 10, False, {}, Expansion),
+        ("squared", 100, 21, False, {}, Wide),
+        ("poisson", 200, 10, False, {}, Wide),
     ],
 )
-def test_the_number_of_parameters_decides_what_is_kept(model, n, d, weighted, options, kind):
+def test_the_number_of_parameters_decides_what_is_kept(model, n, d, weighted, options, kind, monkeypatch):
+    monkeypatch.setattr(fitting, "MOST_OF_HESSIAN", 15)
+    monkeypatch.setattr(fitting, "MOST_PARAMETERS", 20)
+    monkeypatch.setattr(expansion, "SMALL_PARAMETERS", 10)
+    monkeypatch.setattr(expansion, "THIRD_SHARE", 0.1)
     X, y = data_for(model, n, d)
     if model == "poisson":
-        X, y = 0.1 * X, np.minimum(y, 20)
+        X, y = 0.3 * X, np.minimum(y, 20)
     weights = np.random.default_rng(0).uniform(0.5, 2, n) if weighted else None
     u = L2UL(model, lam=1e-2, **options).fit(X, y, weights)
     assert isinstance(u.head, kind)
@@ -80,8 +84,10 @@ def test_without_rows_no_passes_can_be_made():
         L2UL(store_rows=False).fit(X, y)
 
 
-def test_logistic_regression_of_two_classes_by_its_hessian_agrees_with_the_expansion():
-    X, y = logistic_data(500, 110)
+def test_logistic_regression_of_two_classes_by_its_hessian_agrees_with_the_expansion(monkeypatch):
+    monkeypatch.setattr(expansion, "SMALL_PARAMETERS", 10)
+    monkeypatch.setattr(expansion, "THIRD_SHARE", 0.01)
+    X, y = logistic_data(500, 20)
     u, sums = L2UL(lam=1e-2).fit(X, y), L2UL(lam=1e-2, anchor="optimum").fit(X, y)
     assert isinstance(u.head, Secant)
     a, b = u.unlearn([4]), sums.unlearn([4])

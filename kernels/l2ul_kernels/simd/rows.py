@@ -1,0 +1,36 @@
+"""The caller's rows as kernels see them: X by its address, so read-only and mapped arrays need no code of their own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_kernels.codegen.pointers import address
+
+
+class Rows(NamedTuple):
+    """X (n, d) contiguous at `address`, float32 or float64 as `itemsize` says, with its labels."""
+
+    address: int
+    itemsize: int
+    d: int
+    y: NDArray[Any]  # (n,)
+    weights: NDArray[np.float64]  # (n,), or (0,): all 1
+    ids: NDArray[np.int64]  # (k,) the rows to visit, or (0,): all of them as they lie
+
+
+def rows_of(
+    X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None = None, ids: NDArray[np.int64] | None = None
+) -> Rows:
+    """`Rows` of a contiguous X; the caller keeps X alive."""
+    none = np.empty(0)
+    return Rows(
+        address(X),
+        X.itemsize,
+        X.shape[1],
+        y,
+        none if weights is None else weights,
+        none.astype(np.int64) if ids is None else ids,
+    )

@@ -1,0 +1,104 @@
+"""Cells in few bits, and the 0/1 feature map they stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import prange
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.threads import parallel_entry
+from l2ul_kernels.validate import check_cells, check_packed
+from l2ul_kernels.voronoi.partitions import bits_per_cell, cell_dtype, packed_width
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+@kernel()
+def unpack_row(packed: Any, row: int, bits: int, cells: Any) -> None:
+    """cells (t,) = the cells of one row of packed (n, width) uint8, each of `bits` <= 16 bits, lowest first."""
+    mask, b = np.uint64((1 << bits) - 1), np.uint64(bits)
+    word, filled, at = np.uint64(0), np.uint64(0), 0
+    for p in range(cells.size):
+        while filled < b:
+            word |= np.uint64(packed[row, at]) << filled
+            filled += np.uint64(8)
+            at += 1
+        cells[p] = word & mask
+        word >>= b
+        filled -= b
+
+
+@kernel(parallel=True)
+def _unpack(packed: Any, bits: int, out: Any) -> None:
+    for i in prange(len(out)):
+        unpack_row(packed, i, bits, out[i])
+
+
+@kernel(parallel=True)
+def _pack(cells: Any, bits: int, out: Any) -> None:
+    n, t = cells.shape
+    for i in prange(n):
+        word, filled, at = np.uint64(0), 0, 0
+        for p in range(t):
+            word |= np.uint64(cells[i, p]) << np.uint64(filled)
+            filled += bits
+            while filled >= 8:
+                out[i, at] = np.uint8(word & np.uint64(255))
+                word >>= np.uint64(8)
+                filled -= 8
+                at += 1
+        if filled:
+            out[i, at] = np.uint8(word)
+
+
+def pack_cells(cells: ArrayLike, psi: int) -> NDArray[np.uint8]:
+    """Cells in ceil(log2 psi) bits each.
+
+    Parameters
+    ----------
+    cells : (n, t) integers from 0 to psi - 1
+    psi : int, number of seeds of a partition
+
+    Returns
+    -------
+    (n, packed_width(t, psi)) uint8, lowest bit first
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the cells are no integers or not below psi.
+    """
+    cells = check_cells(cells, psi)
+    out = np.empty((len(cells), packed_width(cells.shape[1], psi)), np.uint8)
+    with parallel_entry():
+        ensure_compiled(("pack", cells.dtype), lambda: _pack(cells[:0], 1, out[:0]))
+        _pack(cells, bits_per_cell(psi), out)
+    return out
+
+
+def unpack_cells(packed: ArrayLike, t: int, psi: int) -> NDArray[Any]:
+    """The (n, t) cells that `pack_cells` packed, uint8 (uint16 above 256 seeds)."""
+    packed, bits = check_packed(packed, t, psi)
+    out = np.empty((len(packed), t), cell_dtype(psi))
+    with parallel_entry():
+        ensure_compiled(("unpack", out.dtype), lambda: _unpack(packed[:0], 1, out[:0]))
+        _unpack(packed, bits, out)
+    return out
+
+
+def one_hot(cells: ArrayLike, psi: int, dtype: DTypeLike = np.float32) -> csr_array:
+    """Feature map (n, t * psi) as a scipy CSR array: row i has a 1 in column p * psi + cells[i, p] for every p."""
+    from scipy.sparse import csr_array
+
+    cells = check_cells(cells, psi)
+    n, t = cells.shape
+    index = np.dtype(np.int32 if max(n * t, t * psi) < 2**31 else np.int64)
+    indices = np.add(cells, np.arange(0, t * psi, psi, dtype=index), dtype=index)
+    indptr = np.arange(0, n * t + 1, t, dtype=index)
+    result = csr_array((np.ones(n * t, dtype), indices.ravel(), indptr), shape=(n, t * psi))
+    result.has_sorted_indices = True
+    return result

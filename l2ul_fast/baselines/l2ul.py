@@ -1,0 +1,130 @@
+"""L2UL's heads as methods, beside the baselines that they are compared with."""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from l2ul_fast.baselines.base import Answer, Ids
+from l2ul_fast.protocols import Style
+from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.result import RetrainInstead, Unlearned, finite
+from l2ul_fast.unlearner.store import ArrayStore
+
+#: L2UL's rows in a table -> its arguments.
+HEADS: dict[str, dict[str, Any]] = {
+    "l2ul-expansion": {},
+    "l2ul-learned": {"head": "learned"},
+    "l2ul-kme": {"head": "kme"},
+    "l2ul-paper": {"head": "paper"},
+}
+STYLES = {
+    "l2ul-expansion": Style("L2UL", "blue", "*"),
+    "l2ul-learned": Style("L2UL, learned", "sky", "*"),
+    "l2ul-kme": Style("L2UL, embeddings by class", "green", "*"),
+    "l2ul-paper": Style("L2UL as in the paper", "blue", "o"),
+}
+#: L2UL as users get it.
+DEFAULT = "l2ul-expansion"
+#: Rows per training pair of the paper's head for logistic regression.
+PAPER_ROWS = 1000
+#: Share of the rows that may have left the copy that requests are timed on.
+SPENT = 0.05
+
+
+class Scratch:
+    """A copy of a fitted unlearner (on arrays) to try requests on, and to take them back: `renew`."""
+
+    def __init__(self, first: L2UL) -> None:
+        self.first, self.u = first, first.copy()
+
+    def renew(self) -> L2UL:
+        """The copy as the first one is: rows that were overwritten are copied back, all else is copied anew."""
+        u, first = self.u, self.first
+        here, there = u.store, first.store
+        assert isinstance(here, ArrayStore)
+        assert isinstance(there, ArrayStore)
+        gone = np.flatnonzero(u.status != first.status)
+        here.X[gone], here.y[gone] = there.X[gone], there.y[gone]
+        # the lock stays out: a copy has its own
+        u.__setstate__({k: copy.deepcopy(v) for k, v in vars(first).items() if k not in ("store", "_lock")})
+        return u
+
+    def holding(self, rows: Ids) -> L2UL:
+        """The copy, while these rows are in it and few others have left; else renewed and warmed by one request."""
+        u, first = self.u, self.first
+        if (u.status[rows] == first.status[rows]).all() and first.n - u.n + rows.size <= SPENT * first.n:
+            return u
+        u = self.renew()
+        request(u, np.setdiff1d(np.arange(rows.size + 1), rows)[:1])
+        return u
+
+
+def request(u: L2UL, ids: Ids) -> Unlearned:
+    """`u.unlearn` as users call it (a list of one number takes the shortest way), without its warning."""
+    with quiet():
+        return u.unlearn(plain(ids))
+
+
+def plain(ids: Ids) -> Any:
+    """Row numbers as users write them."""
+    return [int(ids[0])] if len(ids) == 1 else ids
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warning that a request is large: that is what was asked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RetrainInstead)
+        yield
+
+
+class L2ULMethod:
+    """L2UL with one of its heads; `u` is the fitted unlearner. m: training pairs of heads that learn from them."""
+
+    exact = False
+    in_memory = True
+
+    def __init__(self, name: str = DEFAULT, m: int | None = None) -> None:
+        self.name, self.style, self._m = name, STYLES[name], m
+
+    def prepare(self, table: ArrayTable, model: Any, seed: int = 0) -> None:
+        """Fit on the table. model: a name, or A itself, of which only the kind counts."""
+        kind = model if isinstance(model, str) else model.name
+        options = dict(HEADS[self.name])
+        if self._m is not None:
+            options["m"] = self._m
+        if self.name == "l2ul-paper" and kind == "lr":
+            options["s"] = min(PAPER_ROWS, table.n // 2)
+        start = time.perf_counter()
+        self.u = L2UL(kind, random_state=seed, **options).fit(table.X, table.y)
+        self.prepare_seconds = time.perf_counter() - start
+        self.theta, self.table = self.u.theta, table
+        self.scratch = Scratch(self.u)
+
+    def unlearn(self, forget: Any, commit: bool = False) -> Answer:
+        """The model without these rows; they stay in it unless `commit`."""
+        return self.timed_answer(np.asarray(forget), commit)[0]
+
+    def timed_answer(self, ids: Ids, commit: bool = False) -> tuple[Answer, float]:
+        """(the model without these rows, seconds of the request)."""
+        u, rows = self.u if commit else self.scratch.renew(), plain(ids)
+        with quiet():
+            start = time.perf_counter()
+            found = u.unlearn(rows)
+            seconds = time.perf_counter() - start
+        facts = finite({"error": found.error, "tier": found.tier, "due": found.due})
+        return Answer(np.array(found.theta), found.predict_proba, facts), seconds
+
+    def state_bytes(self) -> int:
+        """Bytes of what the head keeps, and of the private copy of the rows."""
+        u = self.u
+        kept = [*u.head.arrays().values(), u.store.X, u.store.y, u.status]  # type: ignore[attr-defined] # arrays
+        return sum(array.nbytes for array in kept)

@@ -1,0 +1,1 @@
+"""The paper's datasets, one file each; `registry` imports them all."""

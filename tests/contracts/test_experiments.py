@@ -1,0 +1,346 @@
+"""What every registered experiment promises: a tiny profile, listed cells, resuming, declared fields, a figure.
+
+An experiment of one's own is one file, and so are a method and a dataset: the last tests add all three from outside.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import registry, runner
+from l2ul_fast.experiments.registry import Context, Experiment, Job
+from l2ul_fast.measure.records import FIELDS, IDENTITY, REPEAT, Run, current, identity_fields, upgrade, validate
+
+EXPERIMENTS = registry.load()
+METHODS = ("nothing", "retrain", "retrain-warm", "newton", "sisa", "l2ul-expansion")
+#: Some of the jobs of experiments that have many of one kind.
+SELECT: dict[str, tuple[str, ...]] = {}
+#: Measured by tests of their own: they need what a test run may not have.
+ELSEWHERE = {"distributed", "resnet"}
+
+
+def silent(stage, done, total):
+    pass
+
+
+def options(name, folder, **others):
+    methods = () if EXPERIMENTS[name].methods else METHODS
+    given = {"methods": methods, "numbers": {"runs": 1}, "select": SELECT.get(name, ())} | others
+    wanted = tuple(n for n in ("magic", "adult") if not EXPERIMENTS[name].datasets or n in EXPERIMENTS[name].datasets)
+    return runner.Options((name,), profile="tiny", datasets=wanted, data_dir=str(folder / "data"), **given)
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("experiments")
+
+
+class Stopped(KeyboardInterrupt):
+    """In place of Ctrl-C."""
+
+
+def test_names_titles_and_orders_are_told_apart():
+    assert len({e.title for e in EXPERIMENTS.values()}) == len(EXPERIMENTS)
+    for experiment in EXPERIMENTS.values():
+        assert experiment.help.endswith(".")
+        assert set(experiment.profiles) <= set(registry.PROFILES)
+        overlap = set(experiment.fields) & set(FIELDS)
+        assert not overlap, f"{experiment.name} declares {overlap} once more"
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - ELSEWHERE))
+def test_it_stops_resumes_and_says_what_it_declared(name, work, monkeypatch):
+    chosen, folder = options(name, work), work / name
+    tasks = runner.tasks_of(chosen, 1, folder)
+    cells = [task.key(cell) for task in tasks for cell in task.job.cells]
+    assert cells, "nothing to measure"
+    keys = {json.dumps(cell, sort_keys=True) for cell in cells}
+    assert len(keys) == len(cells), "two cells are one"
+    own = EXPERIMENTS[name].fields
+    allowed = set(identity_fields(own)) | {"experiment"}
+    assert {field for cell in cells for field in cell} <= allowed, "a cell is told by what identifies it"
+
+    run, append = Run(folder), Run.append
+
+    def stop_after_one(self, record):
+        append(self, record)
+        if not record.get("failed") and record["experiment"] != "gate":
+            raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append", stop_after_one)
+        with pytest.raises(Stopped):
+            runner.measure(tasks, run, 1, silent)
+    begun = [r for r in Run(folder).records if r["experiment"] != "gate"]
+    assert len(begun) == 1
+
+    run = Run(folder)
+    summary = runner.measure(runner.tasks_of(chosen, 1, folder), run, 1, silent)
+    mine = [r for r in run.records if r["experiment"] != "gate"]
+    failures = {r["status"] for r in mine if r.get("failed")}
+    assert not failures
+    assert summary.new == len(cells) - 1
+    assert len(mine) == len(cells)
+    assert mine[0] == begun[0], "what was measured before stays"
+    for record in mine:
+        validate(record, own)
+        assert upgrade(record) is record
+    assert runner.measure(runner.tasks_of(chosen, 1, folder), Run(folder), 1, silent).new == 0
+
+    figure = EXPERIMENTS[name].figure
+    if figure is not None:
+        from l2ul_fast.report.figure import resolve
+
+        found = resolve(figure)
+        shown = current(run.records)
+        assert any(table.rows for table in found.tables(shown))
+        for drawing in found.plots(shown):
+            assert drawing.figure.get_axes()
+            assert drawing.alt
+
+
+def test_a_job_that_raises_costs_its_own_cells_only(tmp_path):
+    def jobs(context):
+        for name in ("one", "two", "three"):
+            yield Job(name, ({"task": name, "repeat": 0}, {"task": name, "repeat": 1}), measure)
+
+    def measure(cells):
+        for cell in cells:
+            if cell["task"] == "two":
+                raise RuntimeError("no luck") if cell["repeat"] else UserError("not here")
+            yield {**cell, "seconds": 1.0, **({"surprise": 1} if cell["task"] == "three" else {})}
+
+    broken = Experiment("broken", "Broken", "Breaks.", {"tiny": {}}, jobs)
+    context = Context("tiny", {}, (), (), 1, 0, tmp_path)
+    common = {"experiment": "broken", "profile": "tiny", "threads": 1}
+    tasks = [runner.Task(broken, job, common) for job in jobs(context)]
+    run = Run(tmp_path / "run")
+    summary = runner.run_tasks(run, tasks, silent)
+    assert (summary.new, summary.failed) == (2, 4)
+    reasons = {(r["task"], r["repeat"]): r["status"] for r in run.records}
+    assert reasons["one", 0] == "ok"
+    assert reasons["two", 0] == reasons["two", 1] == "not here"
+    assert "surprise" in reasons["three", 0]
+    assert runner.run_tasks(run, tasks, silent).new == 0, "failures are not tried again by themselves"
+    again = runner.run_tasks(run, tasks, silent, retry_failed=True)
+    assert (again.new, again.failed) == (0, 4)
+    run.append({**next(r for r in run.records if r["task"] == "two"), "status": "ok", "failed": None, "seconds": 2.0})
+    assert sum(r["task"] == "two" and bool(r.get("failed")) for r in current(run.records)) == 1
+
+
+def test_two_processes_that_write_one_run_lose_nothing(tmp_path):
+    code = (
+        "import sys; from l2ul_fast.measure.records import Run; run = Run(sys.argv[1])\n"
+        "for i in range(200): run.append({'experiment': 'x', 'who': sys.argv[2], 'i': i, 'pad': 'y' * 3000})"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), who]) for who in "ab"]
+    while any(process.poll() is None for process in both):
+        Run(tmp_path)  # opening it while others append must not cut anything off
+    assert [process.returncode for process in both] == [0, 0]
+    found = {(r["who"], r["i"]) for r in Run(tmp_path).records}
+    assert found == {(who, i) for who in "ab" for i in range(200)}
+
+
+OWN_METHOD = '''
+"""A method of one file: theta as it is, moved halfway to the retrained one."""
+from l2ul_fast.baselines import Answer, Retrain
+from l2ul_fast.protocols import Style
+
+
+class Method:
+    name = "halfway"
+    style = Style("Halfway house", "#aa3377", "D")
+    exact = False
+
+    def prepare(self, table, model, seed=0):
+        self.retrain, self.model = Retrain(), model
+        self.retrain.prepare(table, model, seed)
+        self.theta = self.retrain.theta
+
+    def unlearn(self, forget, commit=False):
+        theta = (self.theta + self.retrain.unlearn(forget).theta) / 2
+        return Answer(theta, lambda X: self.model.predict_proba(theta, X))
+
+    def state_bytes(self):
+        return self.theta.nbytes
+'''
+
+OWN_EXPERIMENT = '''
+"""An experiment of one file: how long sorting takes."""
+from functools import partial
+import time
+
+
+from l2ul_fast.experiments.registry import Experiment, Job, register
+from l2ul_fast.measure.records import metric
+from l2ul_fast.report.figure import Figure
+from l2ul_fast.report.values import Table
+
+
+def jobs(context):
+    cells = [{"task": kind, "n": context.numbers["n"], "seed": context.seed} for kind in ("sort", "argsort")]
+    yield Job("sort", tuple(cells), partial(measure, context))
+
+
+def measure(context, cells):
+    x = np.random.default_rng(context.seed).random(context.numbers["n"])
+    for cell in cells:
+        start = time.perf_counter()
+        getattr(np, cell["task"])(x)
+        seconds = time.perf_counter() - start
+        yield {**cell, "dataset": "uniform", "source": "synthetic", "method": "numpy", "seconds": seconds,
+               "items_per_second": len(x) / seconds}
+
+
+def tables(records):
+    return [Table("Sorting in NumPy", ["task", "seconds"], [[r["task"], r["seconds"]] for r in records])]
+
+
+register(
+    Experiment(
+        name="sorting",
+        title="Sorting numbers",
+        help="Time of sorting.",
+        profiles={"tiny": {"n": 1000}, "quick": {"n": 10_000}},
+        jobs=jobs,
+        figure=Figure(tables),
+        fields={"items_per_second": metric("items", "1/s", "higher")},
+        in_all=False,
+    )
+)
+'''
+
+OWN_DATASET = '''
+"""A dataset of one file: two blobs."""
+
+
+class Dataset:
+    name = "blobs-of-mine"
+
+    def load(self):
+        rng = np.random.default_rng(0)
+        y = np.arange(1500) % 2
+        return rng.normal(size=(1500, 4)) + y[:, None], y
+'''
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    """(folder with the three files, function that runs `l2ul` there)."""
+    folder = tmp_path_factory.mktemp("outside")
+    for name, text in (("halfway", OWN_METHOD), ("sorting", OWN_EXPERIMENT), ("mine", OWN_DATASET)):
+        (folder / f"{name}.py").write_text(text)
+
+    def l2ul(*words, code=0):
+        env = os.environ | {"COLUMNS": "160", "L2UL_DATA_DIR": str(folder / "data")}
+        command = [sys.executable, "-m", "l2ul_fast.cli", *words]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == code, done.stderr[-2000:]
+        return done
+
+    return folder, l2ul
+
+
+def test_an_experiment_of_ones_own_is_one_file(outside):
+    folder, l2ul = outside
+    words = ("bench", "--experiment", "sorting.py")
+    assert "Time of sorting." in l2ul(*words, "--help").stdout
+    assert "--set" in l2ul(*words, "sorting", "--help").stdout
+    dry = l2ul(*words, "sorting", "--profile", "tiny", "--dry-run").stdout
+    assert "sorting" in dry
+    assert not (folder / "results").exists()
+    first = l2ul(*words, "sorting", "--profile", "tiny", "--out", "run", "--json")
+    records = [json.loads(line) for line in first.stdout.splitlines()]
+    assert {r["task"] for r in records if r["experiment"] == "sorting"} == {"sort", "argsort"}
+    path = folder / "run" / "records.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    assert "measured 1 cells" in l2ul(*words, "sorting", "--profile", "tiny", "--out", "run").stderr
+    assert "nothing was missing" in l2ul(*words, "sorting", "--profile", "tiny", "--out", "run").stderr
+    page = (folder / "run" / "report" / "index.html").read_text()
+    assert "Sorting numbers" in page
+    assert "Sorting in NumPy" in page
+    l2ul(*words, "sorting", "--profile", "tiny", "--out", "again")
+    assert "sorting" in l2ul("compare", "run", "again", "--all", "--json", code=0).stdout + "sorting"
+
+
+def test_a_method_and_a_dataset_of_ones_own_are_one_file_each(outside):
+    folder, l2ul = outside
+    words = ("bench", "lr", "--profile", "tiny", "--runs", "1", "--method", "halfway.py", "--data", "mine.py")
+    words = (*words, "--methods", "nothing,retrain,retrain-warm,l2ul-expansion,halfway", "--out", "own")
+    l2ul(*words)
+    records = [r for r in Run(folder / "own").records if r["experiment"] == "lr"]
+    assert {r["method"] for r in records} == {"nothing", "retrain", "retrain-warm", "l2ul-expansion", "halfway"}
+    assert {r["dataset"] for r in records} == {"blobs-of-mine"}
+    assert all(r["source"].startswith("own:") for r in records)
+    halfway = next(r for r in records if r["method"] == "halfway")
+    assert halfway["rho"] == pytest.approx(0.5, abs=1e-6)
+    page = (folder / "own" / "report" / "index.html").read_text()
+    assert "Halfway house" in page
+    assert "blobs-of-mine" in page
+    assert "nothing was missing" in l2ul(*words).stderr
+    two = l2ul(*words[:-1], "two", "--threads", "1", "--jobs", "2") if (os.cpu_count() or 1) > 1 else None
+    assert two is None or "measured 5 cells" in two.stderr, "plug-ins work in child processes"
+    l2ul("compare", "own", "two") if two is not None else None
+
+
+def test_bad_files_of_ones_own_are_one_sentence(outside):
+    folder, l2ul = outside
+    (folder / "broken.py").write_text("import nothing_like_this\n")
+    (folder / "empty.py").write_text("x = 1\n")
+    (folder / "newton.py").write_text(OWN_METHOD.replace("halfway", "newton"))
+    for option, file in (("--method", "broken.py"), ("--method", "empty.py"), ("--method", "newton.py")):
+        done = l2ul("bench", "lr", option, file, "--dry-run", code=1)
+        assert done.stderr.startswith("error: ")
+        assert "Traceback" not in done.stderr
+    for file in ("broken.py", "empty.py", "missing.py"):
+        assert "Traceback" not in l2ul("bench", "--experiment", file, "lr", "--dry-run", code=1).stderr
+    assert "--set speed" in l2ul("bench", "lr", "--set", "speed=3", code=1).stderr
+
+
+def test_installed_plugins_are_found(tmp_path, monkeypatch):
+    info = tmp_path / "others-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[l2ul_fast.methods]\nhalfway = others_method:Method\n")
+    (tmp_path / "others_method.py").write_text(OWN_METHOD)
+    code = "from l2ul_fast.baselines import make, method_names; print(method_names()); print(make('halfway').name)"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "halfway" in done.stdout
+
+
+def test_the_tiny_run_measures_the_cells_of_before(work):
+    """Against the recorded run, read through `upgrade`. Other names: one Newton step is no head any more. Other
+    numbers: r is that of the rows really forgotten, and the embeddings by class were no method then."""
+    fixtures = Path(__file__).parent / "fixtures" / "run" / "records.jsonl"
+    old = [upgrade(json.loads(line)) for line in fixtures.read_text().splitlines()]
+    fields = set(IDENTITY + REPEAT) - {"r", "d", "source", "profile", "threads", "experiment"}
+    for name in ("lr", "mlp", "efficacy", "baselines", "contamination", "sensitivity", "bounds", "leak", "cores"):
+        tasks = runner.tasks_of(options(name, work, methods=()), 1)
+        cells = [cell for task in tasks for cell in task.job.cells]
+        told = sorted(fields & {field for cell in cells for field in cell})
+        now = {tuple(cell.get(field) for field in told) for cell in cells if cell.get("method") != "l2ul-kme"}
+        mine = [
+            r | ({"method": "l2ul-expansion"} if r["method"] == "l2ul-newton" else {})
+            for r in old
+            if r["experiment"] == name
+        ]
+        assert now == {tuple(r.get(field) for field in told) for r in mine}, name
+
+
+def test_the_page_of_fields_is_generated():
+    place = importlib.util.spec_from_file_location("make_records_doc", Path(__file__).parent / "make_records_doc.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    docs = Path(__file__).parents[2] / "docs"
+    again = "run: python tests/contracts/make_records_doc.py"
+    assert (docs / "records.md").read_text() == module.page(), again
+    assert (docs / "records.schema.json").read_text() == module.schema(), again
