@@ -201,8 +201,8 @@ def reconstruction_jobs(context: Context) -> Iterator[Job]:
     """Every subject, on the first dataset."""
     numbers, dataset = context.numbers, context.datasets[0]
     for subject in (subject for subject in SUBJECTS if subject.model in numbers["attacked_models"]):
-        base: Record = {"experiment": RECONSTRUCTION, "dataset": dataset, "model": subject.model, "method": subject.method}
-        base |= {"how": subject.how, "r": 1, "seed": context.seed}
+        base: Record = {"experiment": RECONSTRUCTION, "dataset": dataset, "model": subject.model}
+        base |= {"method": subject.method, "how": subject.how, "r": 1, "seed": context.seed}
         if not subject.file:  # a whole file is fitted as it is
             base["n"] = min(train_size(context, dataset, numbers["rows"]), numbers["attacked"])
         cells = tuple(
