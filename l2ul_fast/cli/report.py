@@ -78,6 +78,6 @@ def compare(
         out, shown = console(), table(found, everything)
         if shown.rows:
             out.print(render([shown], out.width))
-        out.print(summary(found))
+        out.print(summary(found), soft_wrap=True)
     if found.bad:
         raise typer.Exit(1)

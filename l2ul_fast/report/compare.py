@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,9 @@ from scipy import stats
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import IDENTITY, REPEAT, Record
-from l2ul_fast.report.runs import environment_of, find_run, load, measured
+from l2ul_fast.protocols import Styles
+from l2ul_fast.report import style
+from l2ul_fast.report.runs import environment_of, find_run, load, measured, styles_of
 from l2ul_fast.report.values import (
     Cell,
     Table,
@@ -137,6 +139,7 @@ class Comparison:
     changes: list[Change]
     cells: int
     warnings: list[str]
+    styles: Styles = field(default_factory=dict)  #: of the methods, as the runs wrote them
 
     @property
     def bad(self) -> list[Change]:
@@ -179,7 +182,7 @@ def compare_runs(
             f"Half of all requests are at least {100 * abs(math.expm1(np.median(shift))):.0f} % {how} in {b}: "
             "a change common to all methods is often the machine's."
         )
-    return Comparison(changes, len(shared), warnings)
+    return Comparison(changes, len(shared), warnings, {**styles_of(machines[0]), **styles_of(machines[1])})
 
 
 def _cells(records: list[Record]) -> dict[tuple[Any, ...], list[Record]]:
@@ -296,11 +299,13 @@ def table(found: Comparison, everything: bool = False) -> Table:
     """What got worse first, then what got better; a block per dataset."""
     shown = [c for c in found.changes if everything or c.verdict not in ("same", "too few runs")]
     shown.sort(key=lambda c: (ORDER[c.verdict], _data(c.cell), -abs(c.effect)))
+    with style.using(found.styles):
+        names = [method_cell(str(c.cell.get("method", ""))).text for c in shown]
     rows = [
         [
             _data(c.cell),
             _place(c.cell),
-            method_cell(str(c.cell.get("method", ""))).text,
+            name,
             c.metric.name,
             Cell(c.verdict, c.verdict, MARKS.get(ORDER[c.verdict], "")),
             c.metric.text(c.a),
@@ -309,7 +314,7 @@ def table(found: Comparison, everything: bool = False) -> Table:
             c.pairs,
             "–" if c.corrected is None else f"{c.corrected:.2g}",
         ]
-        for c in shown
+        for c, name in zip(shown, names, strict=True)
     ]
     columns = ["data", "cell", "method", "metric", "verdict", "A", "B", "change", "runs", "p"]
     return Table("What changed from A to B", columns, rows, block=1)

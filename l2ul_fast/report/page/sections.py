@@ -70,16 +70,23 @@ def ordered(records: list[Record], exhibits: Mapping[str, Exhibit]) -> list[str]
     return sorted(found, key=lambda name: exhibits[name].order if name in exhibits else 1000)
 
 
-#: Names of records that belong to another experiment's section.
-FAMILIES = {"kernels": ("cold-start", "nan-check"), "stream": ("memory", "rows", "codec", "write", "csv")}
+#: Names of records that belong to another experiment's section; "unlearn-" stands for all that begin so.
+FAMILIES = {
+    "kernels": ("cold-start", "nan-check"),
+    "stream": ("memory", "rows", "codec", "write", "csv"),
+    "unlearn": ("unlearn-",),
+    "distributed": ("distributed-",),
+}
 
 
 def section_of(experiment: str, exhibits: Mapping[str, Exhibit]) -> str:
     """The exhibit that shows an experiment's records: its own, or its family's."""
     if experiment in exhibits:
         return experiment
-    family = next((name for name, members in FAMILIES.items() if experiment in members), experiment.split("-")[0])
-    return family if family in exhibits else experiment
+    for family, members in FAMILIES.items():
+        if family in exhibits and any(experiment == m or (m[-1] == "-" and experiment.startswith(m)) for m in members):
+            return family
+    return experiment
 
 
 def sections(
