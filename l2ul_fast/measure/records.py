@@ -118,7 +118,7 @@ FIELDS: dict[str, Field] = {
     "r_asked": info("rows asked for: small tables have fewer to give", Whole, "rows"),
     "error": info("the method's own estimate of rho"),
     "tier": info("how the answer was found", Text),
-    "due": info("whether a refresh is due, or why", (bool, str)),
+    "due": info("whether a refresh is due, or why; of slow-down: how many requests left one", (bool, int, str)),
     "anchor_moved": info("coordinates of the anchor that are others without the rows", (int, bool)),
     "retrained": info("whether certified removal had to retrain", Truth),
     "exact": info("whether answers equal training without the rows", Truth),
@@ -358,5 +358,6 @@ def current(records: Iterable[Record]) -> list[Record]:
     def cell(record: Record) -> tuple[Any, ...]:
         return tuple(_hashable(record.get(name)) for name in names if name not in ("source", "n", "d"))
 
+    last = {cell(r): i for i, r in enumerate(records) if r.get("failed")}
     good = {cell(r) for r in records if not r.get("failed")}
-    return [r for r in records if not r.get("failed") or cell(r) not in good]
+    return [r for i, r in enumerate(records) if not r.get("failed") or (cell(r) not in good and last[cell(r)] == i)]

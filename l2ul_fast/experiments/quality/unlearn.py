@@ -128,7 +128,6 @@ register(
             "first": info("request that a block begins with", Whole),
             "plain_seconds": info("a plain write of 4 KB and fsync", unit="s"),
             "tiers": info("how often answers were found how", (dict,)),
-            "due": info("whether a pass is due; of slow-down: how many requests left one", (bool, int)),
             "largest_error": info("the largest estimate of rho"),
             "refresh_p50_seconds": metric("median of the passes that were due", "s"),
             "parts": info("seconds of the parts of a fit", (dict,)),
