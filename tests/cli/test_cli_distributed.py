@@ -14,8 +14,8 @@ import pytest
 
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.measure.records import read_records
-from l2ul_fast.report.figures.distributed import page_part, plot, rows
-from l2ul_fast.report.readme import replace_part
+from l2ul_fast.report.figures.distributed import FIGURE, pairs_of
+from l2ul_fast.report.runs import ready
 
 L2UL = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]
 ROOT = Path(__file__).parents[2]
@@ -135,17 +135,19 @@ def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path):
     found = [json.loads(line) for line in run(*words).stdout.splitlines()]
     of_workers = [(r["experiment"], r["workers"]) for r in found if r.get("method") == "workers"]
     assert of_workers == [(f"distributed-{name}", k) for name in ("kme", "sums", "pairs") for k in (1, 2)]
-    assert len(rows(found)) == 6
+    assert len(pairs_of(ready(found))) == 6
     kept = (tmp_path / "r" / "records.jsonl").read_text()
     run(*words)
     assert (tmp_path / "r" / "records.jsonl").read_text() == kept
 
 
-def test_the_page_says_what_the_records_say(tmp_path):
-    """Those of versions too that recorded more: tasks, limits, and one process with one thread only beside pairs."""
-    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    found = page_part(ROOT / "docs" / "distributed.jsonl")
-    assert replace_part(page, "distributed", found) == page
-    assert "| 1,000 lr pairs, s = 10,000 | 2 | 0.67 s | 1 thread(s): 1.25 s | 0.54x its time |" in found
-    assert "Not measured yet" in page_part(tmp_path / "none.jsonl")
-    assert all(path.stat().st_size for path in plot(read_records(ROOT / "docs" / "distributed.jsonl"), tmp_path / "p"))
+def test_the_figure_reads_records_of_before_too():
+    """Those of versions that recorded more: tasks, limits, and one process with one thread only beside pairs."""
+    found = ready(read_records(ROOT / "docs" / "distributed.jsonl"))
+    (table,) = FIGURE.all_tables(found)
+    assert ["1,000 lr pairs, s = 10,000", "2", "674 ms", "1 thread: 1.25 s", "0.54×"] in [
+        [c.text for c in row] for row in table.rows
+    ]
+    assert [drawing.name for drawing in FIGURE.plots(found)] == ["distributed"]
+    slow = [{**r, "seconds": 9 * r["seconds"]} if r.get("method") == "workers" else r for r in found]
+    assert [row[-1].mark for row in FIGURE.all_tables(slow)[0].rows[:2]] == ["", "missed"]

@@ -151,7 +151,7 @@ def verdict(records: list[Record]) -> str:
             continue
         r = r_text(select(cells, method=ours.method))
         taken = f"{'one row' if r == '1' else f'{r} rows'} out of {_model(model)} in {_range(ours)}"
-        where = _where(cells)
+        where = f"On {_datasets(cells)} "
         parts.append(f"{where}{style_of(ours.method).label} takes {taken}" if where not in seen else taken)
         seen.add(where)
         ratios = speedup.span(cells)
@@ -164,14 +164,15 @@ def verdict(records: list[Record]) -> str:
     return "; ".join([p[:1].lower() + p[1:] if i else p for i, p in enumerate(parts)]) + "." if parts else ""
 
 
-def _where(cells: list[Record]) -> str:
+def _datasets(cells: list[Record]) -> str:
+    """7 datasets (stand-ins: sepsis, higgs)."""
     settings = settings_of(cells)
     standins = [str(d) for d, source, _ in settings if str(source).startswith("stand-in")]
-    text = f"On {plural(len({d for d, _, _ in settings}), 'dataset')}"
-    if standins:
-        all_of_them = "a stand-in" if len(settings) == 1 else "all of them stand-ins, not the real data"
-        text += f" ({all_of_them if len(standins) == len(settings) else 'stand-ins: ' + ', '.join(standins)})"
-    return text + " "
+    text = plural(len({d for d, _, _ in settings}), "dataset")
+    if not standins:
+        return text
+    every = "a stand-in, not the real data" if len(settings) == 1 else "all of them stand-ins, not the real data"
+    return f"{text} ({every if len(standins) == len(settings) else 'stand-ins: ' + ', '.join(standins)})"
 
 
 def _model(model: str) -> str:
@@ -216,7 +217,7 @@ def ranking(found: dict[tuple[str, int], list[Record]], title: str) -> Table:
         every = marks(cells)
         again = next((m for m in every if m.method == "retrain"), None)
         most = max(len(m.dots) for m in every)
-        head = f"{MODELS[model]}, r = {r_text(cells)}, {plural(most, 'dataset')}, {plural(runs_of(cells), 'run')}"
+        head = f"{MODELS[model]}, r = {r_text(cells)}, {_datasets(cells)}, {plural(runs_of(cells), 'run')}"
         for mark in sorted(every, key=_place):
             rows.append([head, *_line(mark, every, again, most)])
             extra = [r for dot in mark.dots for r in dot.records if r.get("overhead_seconds") is not None]

@@ -29,7 +29,6 @@ LOOKS = {
     ("rum", "all"): ("RUM", SKY, "p"),
     ("rum-published", "all"): ("RUM, mask as published", SKY, "*"),
     ("l2ul-network", "head"): ("L2UL, head", BLUE, "o"),
-    ("l2ul-network", "subspace"): ("L2UL, subspace", BLUE, "P"),
     ("l2ul-expansion", "head"): ("L2UL on the last layer's features", BLUE, "D"),
     ("l2ul-newton", "head"): ("L2UL, head, Newton step", BLUE, "d"),
 }
@@ -77,8 +76,8 @@ def tables(records: list[Record]) -> list[Table]:
 def quality(records: list[Record]) -> Table:
     """ToW, MIA gap and seconds of every method, the paper's in brackets."""
     rows = []
-    for r, name, (method, scope), own in _cells(records):
-        paper = PAPER.get(method) if scope != "subspace" and r in SIZES else None
+    for r, name, (method, _), own in _cells(records):
+        paper = PAPER.get(method) if r in SIZES else None
         beside = [f" ({p[SIZES.index(r)]:.2f})" for p in paper[:2]] if paper else ["", ""]
         published = f" ({seconds_text(paper[2][SIZES.index(r)])})" if paper else ""
         tow, gap = median(own, "tow"), median(own, "mia_gap")
