@@ -164,5 +164,5 @@ def checked_counts(name: str, arrays: Arrays, classes: int) -> NDArray[np.int64]
         or found.min(initial=0) < 0
         or (classes and not found.any())
     ):
-        raise ValueError(f"{name}, which do not add up or do not fit the model")
+        raise ValueError(f"{name}, the rows of each class, which do not add up or do not fit the model")
     return found
