@@ -18,7 +18,6 @@ from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.result import RetrainInstead, Unlearned, finite
-from l2ul_fast.unlearner.store import ArrayStore
 
 #: L2UL's rows in a table -> its arguments.
 HEADS: dict[str, dict[str, Any]] = {
@@ -50,9 +49,8 @@ class Scratch:
     def renew(self) -> L2UL:
         """The copy as the first one is: rows that were overwritten are copied back, all else is copied anew."""
         u, first = self.u, self.first
-        here, there = u.store, first.store
-        assert isinstance(here, ArrayStore)
-        assert isinstance(there, ArrayStore)
+        here: Any = u.store
+        there: Any = first.store
         gone = np.flatnonzero(u.status != first.status)
         here.X[gone], here.y[gone] = there.X[gone], there.y[gone]
         # the lock stays out: a copy has its own

@@ -158,6 +158,7 @@ RENAMED_FIELDS = {
     "p99": "p99_seconds",
     "most": "max_seconds",
     "refresh_p50": "refresh_p50_seconds",
+    "unlearn_seconds_max": "max_seconds",
     "reanchored": "refreshes",
     "reanchor_seconds": "refresh_seconds",
     "unlearn_spread": "answer_spread",
@@ -216,6 +217,12 @@ def upgrade(record: Record) -> Record:
         new["answer_seconds"] = new["unlearn_seconds"] = None
     if isinstance(new.get("r"), float):  # a median of whole numbers
         new["r"] = round(new["r"])
+    if old.get("experiment") in EXPERIMENTS:
+        new.setdefault("model", "lr" if old["experiment"] == "pairs-lr" else "mlp")
+    if new["experiment"] == "scale":  # said how the learned head was trained, which has no part in it
+        new = {name: value for name, value in new.items() if name not in ("m", "s")}
+    if new["experiment"] == "kernels" and "n" in new:
+        new["rows"] = new.pop("n")  # as many as fitted the time
     if new["experiment"] == "kernels" and isinstance(new.get("seconds"), list):
         new["seconds"] = sorted(new["seconds"])[len(new["seconds"]) // 2] if new["seconds"] else None
     return new | {"schema": SCHEMA}

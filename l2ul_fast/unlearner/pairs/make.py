@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, Table
+from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.pairs.plan import PairPlan, draw_forget_sets, plan_pairs
 
 Progress = Callable[[int, int], None]
@@ -151,8 +151,9 @@ class SubsetWork:
         for k in range(last - first):
             n_forget[k] = plan.draw(first + k, table.y, lambda rows: table.take(rows)[0], self.visible, ids[k])
         ids = self.visible[ids]
-        if isinstance(table, ArrayTable):
-            X, y, local = table.X, table.y, ids
+        if table.shards is None:
+            rows: Any = table
+            X, y, local = rows.X, rows.y, ids
         else:
             order = in_order(ids.ravel())  # of the file, in which rows are read sooner
             X, y = table.take(ids.ravel()[order])
