@@ -186,7 +186,7 @@ def count_worker(
 
 @kernel(parallel=True)
 def assign_workers(rows: RowView, seeds: SeedTable, scratch: Scratch, batches: Any, out: Any, bad: Any) -> None:
-    """All workers at once; bad[w] is what each returns. (w is unsigned here: uncast, workers would compile once more.)"""
+    """All workers at once; bad[w] is what each returns. (w is unsigned: uncast, workers would compile once more.)"""
     for w in prange(bad.size):
         bad[w] = assign_worker(rows, seeds, scratch, np.int64(w), batches, out)
 
