@@ -139,8 +139,10 @@ def count_tile(cells: Any, size: int, features: Any, labels: Any, first: int, ma
     else:
         for p in range(t):
             for i in range(size):
-                c = np.intp(labels[first + i]) if n_classes > 1 else 0
-                counts[c, p, cells[p, i]] += 1
+                if n_classes > 1:
+                    counts[labels[first + i], p, cells[p, i]] += 1
+                else:
+                    counts[0, p, cells[p, i]] += 1
 
 
 @kernel()

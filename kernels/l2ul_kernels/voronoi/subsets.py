@@ -133,8 +133,8 @@ def _count_twos(words: Any, rows: int, counts: Any) -> bool:
             if v < psi:
                 counts[q, v] += k
                 zeros -= k
-            else:
-                beyond |= k > 0
+            elif k > 0:
+                beyond = True
         counts[q, 0] += zeros
     return beyond
 
