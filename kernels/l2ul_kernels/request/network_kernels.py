@@ -213,7 +213,7 @@ def direct_move(packed: Any, ids: Any, memory: Any, total: Any, n_left: int, net
     The few weights that leave are summed in float32, then taken from `total` in float64.
     """
     t, psi, h1, bits = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[6])
-    most = max(len(ids) * t, h1, len(out))
+    most: Any = max(len(ids) * t, h1, len(out))
     places, values, both = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(2 * h1, np.float32)
     sums, gone = both[:h1], both[h1:]
     if bits == 2 and len(twos):
