@@ -20,7 +20,7 @@ from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_ind
 from l2ul_fast.unlearner import fit as fitting
 from l2ul_fast.unlearner.artifact import saving
 from l2ul_fast.unlearner.artifact.ledger import entry
-from l2ul_fast.unlearner.heads.base import Head, OutOfScale, Report, Rows
+from l2ul_fast.unlearner.heads.base import OutOfScale, Report, Rows
 from l2ul_fast.unlearner.options import NUMBERS, Options, current_head
 from l2ul_fast.unlearner.requests import refuse, resolve_rows, rows_of
 from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead, Unlearned, class_probabilities, finite, predictions
@@ -82,7 +82,7 @@ class L2UL:
     499
     """
 
-    head: Head = set_by_fit
+    head: Any = set_by_fit  # a heads.base.Head
     store: Store = set_by_fit
     status: NDArray[np.uint8]
     n: int
@@ -274,7 +274,8 @@ class L2UL:
     def due(self) -> str | None:
         """Why `refresh` should make a pass over the rows that stay, or None."""
         with self._lock:
-            return self.head.due
+            found: str | None = self.head.due
+            return found
 
     # Requests --------------------------------------------------------------------------------------------------------
 
