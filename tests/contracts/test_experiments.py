@@ -99,7 +99,7 @@ def test_it_stops_resumes_and_says_what_it_declared(name, work, monkeypatch):
 
         found = resolve(figure)
         shown = [r for r in current(run.records) if r["experiment"] != "gate"]
-        assert any(table.rows for table in found.tables(shown))
+        assert any(table.rows for table in found.all_tables(shown))
         for drawing in found.plots(shown):
             assert drawing.figure.get_axes()
             assert drawing.alt
