@@ -93,7 +93,7 @@ def _twos_of(packed: Any, ids: Any, t: int, places: Any, values: Any) -> int:
     for i in range(len(ids)):
         row, at = ids[i], i * groups
         for g in range(groups):
-            places[at + g] = 16 * g + (packed[row, g >> 1] >> (4 * (g & 1)) & 15)
+            places[at + g] = 16 * g + (np.int64(packed[row, g >> 1]) >> (4 * (g & 1)) & 15)
             values[at + g] = 1
     return len(ids) * groups
 
