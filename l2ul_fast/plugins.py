@@ -40,7 +40,8 @@ def class_of(path: Path | str, name: str) -> Any:
     found: Any = getattr(load_module(path), name, None)
     if not isinstance(found, type):
         raise UserError(f"{path} has no class {name}")
-    if not isinstance(getattr(found, "name", None), str) or not found.name:
+    named: Any = found
+    if not isinstance(getattr(named, "name", None), str) or not named.name:
         raise UserError(f"class {name} of {path} needs a `name`")
     return found
 

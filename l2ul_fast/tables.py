@@ -7,7 +7,7 @@ and y as class indices 0..C-1. Row numbers are those of the array or file; `with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +31,7 @@ class Table(Protocol):
     classes: list[Any]
     label: str
     y: NDArray[np.uint8]  # of all rows, hidden ones too
+    shards: Any  # the files of the rows, as datasets.stream.Shards; None of rows in memory
 
     def blocks(self) -> Iterator[Block]:
         """X (k, d) and y (k,) for all visible rows in order; valid until the next block is asked for."""
@@ -98,6 +99,8 @@ class ArrayTable:
     """Rows in memory. X (n, d) float32 or float64, y (n,) class indices, or targets where classes is empty; weights
     (n,) of the rows, or None; nothing is copied."""
 
+    shards = None
+
     def __init__(
         self,
         X: NDArray[Any],
@@ -154,8 +157,8 @@ class ArrayTable:
 
 def in_memory(table: Table) -> ArrayTable:
     """All visible rows of a table as one array; row i of it is row table.ids()[i]."""
-    if isinstance(table, ArrayTable) and table.n == len(table.X):
-        return table
+    if table.shards is None and table.n == len(table.y):
+        return cast(ArrayTable, table)
     parts = [(X.copy(), y.copy()) for X, y in table.blocks()]
     return ArrayTable(np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts]), table.classes)
 

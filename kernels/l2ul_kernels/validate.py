@@ -65,7 +65,7 @@ def check_class_count(n_classes: int, least: int = 1, most: int = MAX_CLASSES) -
     return int(n_classes)
 
 
-def check_labels(y: ArrayLike, n: int, n_classes: int, dtype: DTypeLike = None, of: str = "X") -> NDArray[Any]:
+def check_labels(y: ArrayLike, n: int, n_classes: int, dtype: DTypeLike | None = None, of: str = "X") -> NDArray[Any]:
     """Labels (n,) from 0 to n_classes - 1 as contiguous uint8 (uint16 above 256 classes), or of `dtype`."""
     y = np.asarray(y)
     if y.shape != (n,):

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Answer, Ids
+from l2ul_fast.baselines.base import Answer, Baseline, Ids, Outcome
+from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.protocols import Style
-from l2ul_fast.tables import ArrayTable
+from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.l2ul import L2UL
 from l2ul_fast.unlearner.result import RetrainInstead, Unlearned, finite
-from l2ul_fast.unlearner.store import ArrayStore
 
 #: L2UL's rows in a table -> its arguments.
 HEADS: dict[str, dict[str, Any]] = {
@@ -48,9 +49,8 @@ class Scratch:
     def renew(self) -> L2UL:
         """The copy as the first one is: rows that were overwritten are copied back, all else is copied anew."""
         u, first = self.u, self.first
-        here, there = u.store, first.store
-        assert isinstance(here, ArrayStore)
-        assert isinstance(there, ArrayStore)
+        here: Any = u.store
+        there: Any = first.store
         gone = np.flatnonzero(u.status != first.status)
         here.X[gone], here.y[gone] = there.X[gone], there.y[gone]
         # the lock stays out: a copy has its own
@@ -86,45 +86,53 @@ def quiet() -> Iterator[None]:
         yield
 
 
-class L2ULMethod:
+class L2ULMethod(Baseline):
     """L2UL with one of its heads; `u` is the fitted unlearner. m: training pairs of heads that learn from them."""
 
-    exact = False
     in_memory = True
 
     def __init__(self, name: str = DEFAULT, m: int | None = None) -> None:
         self.name, self.style, self._m = name, STYLES[name], m
 
-    def prepare(self, table: ArrayTable, model: Any, seed: int = 0) -> None:
-        """Fit on the table. model: a name, or A itself, of which only the kind counts."""
-        kind = model if isinstance(model, str) else model.name
+    def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
+        """Fit on the rows of the table. model: a name, or A itself, of which only the kind counts."""
+        if isinstance(model, str):
+            model = LogisticModel(table.d, len(table.classes)) if model == "lr" else MLPModel(table.d)
+        super().prepare(table, model, seed)
+
+    def _prepare(self) -> None:
         options = dict(HEADS[self.name])
         if self._m is not None:
             options["m"] = self._m
-        if self.name == "l2ul-paper" and kind == "lr":
-            options["s"] = min(PAPER_ROWS, table.n // 2)
-        start = time.perf_counter()
-        self.u = L2UL(kind, random_state=seed, **options).fit(table.X, table.y)
-        self.prepare_seconds = time.perf_counter() - start
-        self.theta, self.table = self.u.theta, table
-        self.scratch = Scratch(self.u)
+        if self.name == "l2ul-paper" and self.model.name == "lr":
+            options["s"] = min(PAPER_ROWS, self.n // 2)
+        self._rows = self.table.ids()
+        self.u = L2UL(self.model.name, random_state=self.seed, **options).fit(*self.table.take(self._rows))
+        self._take_over()
 
-    def unlearn(self, forget: Any, commit: bool = False) -> Answer:
-        """The model without these rows; they stay in it unless `commit`."""
-        return self.timed_answer(np.asarray(forget), commit)[0]
+    def _take_over(self) -> None:
+        self.theta, self.scratch = self.u.theta, Scratch(self.u)
 
-    def timed_answer(self, ids: Ids, commit: bool = False) -> tuple[Answer, float]:
-        """(the model without these rows, seconds of the request)."""
-        u, rows = self.u if commit else self.scratch.renew(), plain(ids)
+    def _outcome(self, ids: Ids) -> Outcome:
+        answer = self.timed_answer(np.searchsorted(self._rows, ids))[0]
+        return Outcome(answer.theta, answer.facts, {}, answer.predict_proba)
+
+    def _committed(self, ids: Ids) -> None:
+        request(self.u, np.searchsorted(self._rows, ids))
+        self.u.refresh()
+        self._take_over()
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        """What the head keeps, and the private copy of the rows."""
+        store: Any = self.u.store
+        return [*self.u.head.arrays().values(), store.X, store.y, self.u.status]
+
+    def timed_answer(self, rows: Ids) -> tuple[Answer, float]:
+        """(the model without these rows by their place in the fit, seconds of the request)."""
+        u, asked = self.scratch.renew(), plain(rows)
         with quiet():
             start = time.perf_counter()
-            found = u.unlearn(rows)
+            found = u.unlearn(asked)
             seconds = time.perf_counter() - start
         facts = finite({"error": found.error, "tier": found.tier, "due": found.due})
         return Answer(np.array(found.theta), found.predict_proba, facts), seconds
-
-    def state_bytes(self) -> int:
-        """Bytes of what the head keeps, and of the private copy of the rows."""
-        u = self.u
-        kept = [*u.head.arrays().values(), u.store.X, u.store.y, u.status]  # type: ignore[attr-defined] # arrays
-        return sum(array.nbytes for array in kept)

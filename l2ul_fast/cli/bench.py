@@ -52,7 +52,7 @@ app = typer.Typer(
 @app.callback()
 def bench(
     experiment: Annotated[
-        list[Path] | None, typer.Option(help="A Python file that registers experiments of your own.")
+        list[Path] | None, typer.Option(is_eager=True, help="A Python file that registers experiments of your own.")
     ] = None,
 ) -> None:
     """Measure: every candidate in turn in one run, medians with spread. Several experiments may be named."""

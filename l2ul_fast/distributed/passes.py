@@ -18,7 +18,7 @@ from l2ul_fast.datasets.stream.stream import blocks
 from l2ul_fast.distributed.cluster import prepare, run_tasks
 from l2ul_fast.distributed.sums import describe_shards, opened_shard, spans
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import FileTable, Table
+from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.passes import Block, Columns, Terms, columns_of, derivatives_of, moments_of, sums_of
 
 Vector = NDArray[np.float64]
@@ -30,18 +30,19 @@ class SharedPasses:
     """`unlearner.passes.Passes` over the visible rows of a FileTable; every leaf reads its rows from its shard."""
 
     def __init__(self, client: Any, table: Table | None) -> None:
-        if not isinstance(table, FileTable):
+        if table is None or table.shards is None:
             raise UserError("workers share the rows of dataset files: give the path of one, not arrays")
-        self.client, self.table, self.d = client, table, table.d
+        files: Any = table
+        self.client, self.table, self.d = client, files, files.d
         workers = prepare(client)
-        manifest = describe_shards(client, [str(path) for path in table.shards.paths])
-        first, self._leaves = table.shards.first_rows, []
+        manifest = describe_shards(client, [str(path) for path in files.shards.paths])
+        first, self._leaves = files.shards.first_rows, []
         for i, low, high in spans(manifest, workers):
             # what the leaf cannot know: which of its rows were hidden by requests
-            hidden = np.packbits(table.hidden[first[i] + low : first[i] + high])
+            hidden = np.packbits(files.hidden[first[i] + low : first[i] + high])
             shard = manifest.shards[i]
             self._leaves.append((shard.path, shard.checksum, low, high, hidden))
-        self._scaling = (table.mean, table.inverse_scale, list(table.classes))
+        self._scaling = (files.mean, files.inverse_scale, list(files.classes))
 
     def _map(self, function: Callable[[Iterator[Block]], Any]) -> list[Any]:
         """function(blocks) of all leaves."""

@@ -109,13 +109,28 @@ class Experiment:
         Raises
         ------
         UserError
-            For an unknown profile.
+            For an unknown profile, or a value of another kind than the profile's.
         """
         if profile not in self.profiles:
             raise UserError(f"{self.name} has the profiles {', '.join(self.profiles)}, not {profile!r}")
         known = {name for numbers in self.profiles.values() for name in numbers}
-        own = {name: value for name, value in (replaced or {}).items() if name in known}
-        return {**self.profiles[profile], **own}
+        found = dict(self.profiles[profile])
+        for name, value in (replaced or {}).items():
+            if name in known:
+                found[name] = _like(name, value, found.get(name))
+        return found
+
+
+def _like(name: str, value: Any, usual: Any) -> Any:
+    """The value in place of the usual one (None: any will do); a single one stands for a list of one."""
+    if isinstance(usual, tuple) and not isinstance(value, list | tuple | dict):
+        return (value,)
+    kinds: tuple[type, ...] = next(
+        (k for k in ((list, tuple), (int, float), (dict,)) if isinstance(usual, k)), (object,)
+    )
+    if isinstance(value, kinds) or value is None:
+        return value
+    raise UserError(f"--set {name}={value}: it does not fit, the profile has {usual!r}")
 
 
 EXPERIMENTS: dict[str, Experiment] = {}

@@ -118,7 +118,7 @@ FIELDS: dict[str, Field] = {
     "r_asked": info("rows asked for: small tables have fewer to give", Whole, "rows"),
     "error": info("the method's own estimate of rho"),
     "tier": info("how the answer was found", Text),
-    "due": info("whether a refresh is due, or why", (bool, str)),
+    "due": info("whether a refresh is due, or why; of slow-down: how many requests left one", (bool, int, str)),
     "anchor_moved": info("coordinates of the anchor that are others without the rows", (int, bool)),
     "retrained": info("whether certified removal had to retrain", Truth),
     "exact": info("whether answers equal training without the rows", Truth),
@@ -158,6 +158,7 @@ RENAMED_FIELDS = {
     "p99": "p99_seconds",
     "most": "max_seconds",
     "refresh_p50": "refresh_p50_seconds",
+    "unlearn_seconds_max": "max_seconds",
     "reanchored": "refreshes",
     "reanchor_seconds": "refresh_seconds",
     "unlearn_spread": "answer_spread",
@@ -216,6 +217,12 @@ def upgrade(record: Record) -> Record:
         new["answer_seconds"] = new["unlearn_seconds"] = None
     if isinstance(new.get("r"), float):  # a median of whole numbers
         new["r"] = round(new["r"])
+    if old.get("experiment") in EXPERIMENTS:
+        new.setdefault("model", "lr" if old["experiment"] == "pairs-lr" else "mlp")
+    if new["experiment"] == "scale":  # said how the learned head was trained, which has no part in it
+        new = {name: value for name, value in new.items() if name not in ("m", "s")}
+    if new["experiment"] == "kernels" and "n" in new:
+        new["rows"] = new.pop("n")  # as many as fitted the time
     if new["experiment"] == "kernels" and isinstance(new.get("seconds"), list):
         new["seconds"] = sorted(new["seconds"])[len(new["seconds"]) // 2] if new["seconds"] else None
     return new | {"schema": SCHEMA}
@@ -358,5 +365,6 @@ def current(records: Iterable[Record]) -> list[Record]:
     def cell(record: Record) -> tuple[Any, ...]:
         return tuple(_hashable(record.get(name)) for name in names if name not in ("source", "n", "d"))
 
+    last = {cell(r): i for i, r in enumerate(records) if r.get("failed")}
     good = {cell(r) for r in records if not r.get("failed")}
-    return [r for r in records if not r.get("failed") or cell(r) not in good]
+    return [r for i, r in enumerate(records) if not r.get("failed") or (cell(r) not in good and last[cell(r)] == i)]

@@ -31,6 +31,11 @@ class Times:
         low, high = np.percentile(self.seconds, [25, 75])
         return float((high - low) / self.median)
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """What a record says of them."""
+        return {"seconds": self.median, "spread": self.spread, "repeats": len(self.seconds)}
+
 
 def once(call: Callable[[], object]) -> float:
     """Seconds of one call."""

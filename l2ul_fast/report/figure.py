@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.measure.records import Record
@@ -69,13 +69,13 @@ def resolve(figure: Figure | str | None) -> Figure | None:
     UserError
         If there is no such module or no Figure of that name in it.
     """
-    if figure is None or isinstance(figure, Figure):
+    if not isinstance(figure, str):
         return figure
     module, _, name = figure.partition(":")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"there is no figure {figure!r}: {error}") from None
-    if not isinstance(found, Figure):
+    if not hasattr(found, "all_tables"):
         raise UserError(f"{figure!r} is not a Figure")
-    return found
+    return cast(Figure, found)

@@ -181,7 +181,8 @@ def r_text(records: Iterable[Record]) -> str:
 def dataset_label(dataset: Any, source: Any, n: Any) -> str:
     """magic (real, n = 15,216): no number stands without saying what data it is from."""
     rows = f"n = {n:,}" if isinstance(n, int) else "n unknown"
-    return f"{dataset} ({source or 'unknown source'}, {rows})"
+    named = "own data" if str(source).startswith("own:") else source or "unknown source"
+    return f"{dataset} ({named}, {rows})"
 
 
 def models_text(records: Iterable[Record]) -> str:

@@ -14,6 +14,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
 from l2ul_fast.models.fit import weighted
 from l2ul_fast.tables import Table
+from l2ul_fast.unlearner.heads import head_class
 from l2ul_fast.unlearner.heads.base import Head, Report
 from l2ul_fast.unlearner.heads.expansion import (
     MOST_PARAMETERS,
@@ -73,9 +74,7 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report, workers
         from l2ul_fast.unlearner.heads import secant
 
         return secant.fit(params, table, size, report)
-    from l2ul_fast.unlearner.artifact.saving import head_class
-
-    found: Fitted = head_class(head).fit(params, table, size, report, workers)  # type: ignore[attr-defined]
+    found: Fitted = head_class(head).fit(params, table, size, report, workers)
     return found
 
 

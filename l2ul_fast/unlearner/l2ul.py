@@ -20,7 +20,7 @@ from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_ind
 from l2ul_fast.unlearner import fit as fitting
 from l2ul_fast.unlearner.artifact import saving
 from l2ul_fast.unlearner.artifact.ledger import entry
-from l2ul_fast.unlearner.heads.base import Head, OutOfScale, Report, Rows
+from l2ul_fast.unlearner.heads.base import OutOfScale, Report, Rows
 from l2ul_fast.unlearner.options import NUMBERS, Options, current_head
 from l2ul_fast.unlearner.requests import refuse, resolve_rows, rows_of
 from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead, Unlearned, class_probabilities, finite, predictions
@@ -82,14 +82,14 @@ class L2UL:
     499
     """
 
-    head: Head = set_by_fit
+    head: Any = set_by_fit  # a heads.base.Head
     store: Store = set_by_fit
-    status: NDArray[np.uint8] = set_by_fit
-    n: int = set_by_fit
-    d: int = set_by_fit
-    label: str = set_by_fit
-    classes_: list[Any] = set_by_fit
-    report_: dict[str, Any] = set_by_fit
+    status: NDArray[np.uint8]
+    n: int
+    d: int
+    label: str
+    classes_: list[Any]
+    report_: dict[str, Any]
 
     def __init__(
         self,
@@ -274,7 +274,8 @@ class L2UL:
     def due(self) -> str | None:
         """Why `refresh` should make a pass over the rows that stay, or None."""
         with self._lock:
-            return self.head.due
+            found: str | None = self.head.due
+            return found
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -306,22 +307,21 @@ class L2UL:
             head, store = self.head, self.store
             row = _single(rows) if X is None and y is None and store.in_memory and head.exact_sums else None
             if row is None:
-                ids: Any = self._take_out(rows, X, y)
-                r, theta, error, due = ids.size, None, head.error, head.due
-            else:  # what users do most: one compiled call
-                ids, r = row, 1
-                code, theta, error, due = head.forget_row(row, store, self.status)
-                if code != DONE:
-                    self._refuse(code, np.array([row]))
-            if r:
-                self.n -= r
-                self._log.append((ids, self.n, time.time()))
-            if rtol is not None or head.passes_until is not None or (error is not None and error > UNTRUSTED):
-                return self._answer(np.atleast_1d(ids), rtol)
-            if theta is None:
-                theta = head.theta
+                ids = self._take_out(rows, X, y)
+                if ids.size:
+                    self.n -= ids.size
+                    self._log.append((ids, self.n, time.time()))
+                return self._answer(ids, rtol)
+            # what users do most: one compiled call
+            code, theta, error, due = head.forget_row(row, store, self.status)
+            if code != DONE:
+                self._refuse(code, np.array([row]))
+            self.n -= 1
+            self._log.append((row, self.n, time.time()))
+            if rtol is not None or (error is not None and error > UNTRUSTED):
+                return self._answer(np.array([row]), rtol)
             theta.flags.writeable = False
-            return Unlearned(theta, ids, self.n, error, head.tier, due, head.model, self.classes_)
+            return Unlearned(theta, row, self.n, error, head.tier, due, head.model, self.classes_)
 
     def _answer(self, ids: NDArray[np.int64], rtol: float | None) -> Unlearned:
         """Refine a request that was done, if asked to, and describe it."""

@@ -98,8 +98,8 @@ def test_it_stops_resumes_and_says_what_it_declared(name, work, monkeypatch):
         from l2ul_fast.report.figure import resolve
 
         found = resolve(figure)
-        shown = current(run.records)
-        assert any(table.rows for table in found.tables(shown))
+        shown = [r for r in current(run.records) if r["experiment"] != "gate"]
+        assert any(table.rows for table in found.all_tables(shown))
         for drawing in found.plots(shown):
             assert drawing.figure.get_axes()
             assert drawing.alt
@@ -176,6 +176,7 @@ OWN_EXPERIMENT = '''
 from functools import partial
 import time
 
+import numpy as np
 
 from l2ul_fast.experiments.registry import Experiment, Job, register
 from l2ul_fast.measure.records import metric
@@ -218,6 +219,7 @@ register(
 
 OWN_DATASET = '''
 """A dataset of one file: two blobs."""
+import numpy as np
 
 
 class Dataset:

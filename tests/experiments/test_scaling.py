@@ -5,6 +5,7 @@ import pytest
 from measured import context_of, measured
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import registry
 from l2ul_fast.experiments.inputs import all_rows, standin_file
 from l2ul_fast.experiments.registry import EXPERIMENTS
 from l2ul_fast.experiments.speed import cores, scale
@@ -44,3 +45,13 @@ def test_a_process_that_fails_says_why(tmp_path):
     job = next(iter(experiment.jobs(context)))
     with pytest.raises(UserError, match="measuring 1,000 rows failed: "):
         list(job.measure(job.cells))
+
+
+def test_numbers_that_replace_the_profiles_must_fit_them():
+    numbers = EXPERIMENTS["scale"].numbers
+    assert numbers("tiny", {"n": 1000})["n"] == (1000,)
+    assert numbers("tiny", {"n": (1000, 2000), "other": 1}) == {"n": (1000, 2000), "requests": 5}
+    with pytest.raises(UserError, match="--set requests=many: it does not fit, the profile has 5"):
+        numbers("tiny", {"requests": "many"})
+    with pytest.raises(UserError, match="--set s=500: it does not fit"):
+        registry.load()["pairs"].numbers("tiny", {"s": 500})

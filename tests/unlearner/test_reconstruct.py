@@ -1,5 +1,6 @@
 """Attacks on a saved directory: each finds the leak that was planted for it, none finds a row in a clean one."""
 
+import functools
 import json
 import shutil
 
@@ -96,9 +97,9 @@ def test_a_clean_directory_gives_no_row(model, store, tmp_path):
         for a in attacks:
             if a.kind == ROW and a.error is not None:
                 errors.setdefault(a.name, []).append(a.error / verdict(attacks).chance)
-        if measured == 5:
+        if measured == 3:
             break
-    assert measured == 5
+    assert measured == 3
     assert {"gradient at theta", "gradient at anchor"} <= set(errors)
     assert not {name: found for name, found in errors.items() if np.median(found) < 0.5}
 
@@ -370,13 +371,19 @@ def other_rows(model, classes, seed):
     return logistic_data(N, D, classes, seed, np.float64)
 
 
-def fitted_head(name, seed=0, **options):
+@functools.cache
+def _fitted_once(name, seed):
+    model, classes, own = HEADS[name]
+    X, y = other_rows(model, classes, seed)
+    return L2UL(model, **own).fit(X, y), X, y
+
+
+def fitted_head(name, seed=0):
     """(unlearner, X, y)"""
     if name == "paper":
         pytest.importorskip("torch")
-    model, classes, own = HEADS[name]
-    X, y = other_rows(model, classes, seed)
-    return L2UL(model, **own, **options).fit(X, y), X, y
+    u, X, y = _fitted_once(name, seed)
+    return u.copy(), X, y
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -19,7 +19,7 @@ def _aligned(
 ) -> NDArray[Any]:
     size = (math.prod(shape) if isinstance(shape, tuple) else shape) * np.dtype(dtype).itemsize
     memory = allocate(size + LINE, np.uint8)
-    return np.ndarray(shape, dtype, memory, -address(memory) % LINE)  # type: ignore[arg-type]
+    return np.ndarray(shape, dtype, memory, -address(memory) % LINE)
 
 
 def aligned_zeros(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:

@@ -70,7 +70,10 @@ def kernel(
             inline="always" if inline else "never",
         )(function)
         with contextlib.suppress(AttributeError):  # numba's internals may move; then its own stamp applies
-            dispatcher._cache._cache_file._source_stamp = _stamp_of(function)
+            file, stamp = dispatcher._cache._cache_file, _stamp_of(function)
+            file._source_stamp = stamp
+            # compared before the index is unpickled, which fails where it names a NamedTuple that is no longer there
+            file._version = f"{numba.__version__} {stamp}"
         return dispatcher
 
     return decorate

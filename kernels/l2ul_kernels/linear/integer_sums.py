@@ -43,6 +43,8 @@ BLOCK = 64
 THIRD_BITS, TERM_BITS = 44, 50
 #: float64 values per cache line, and pairs whose products are made together: 64 rows of them stay in the first cache.
 LINE, STRIP = 8, 32
+#: The bits of four MAGICs, as their sum wraps.
+FOUR_MAGICS = 4 * MAGIC_BITS % 2**64
 #: Entries of `scales`: the factors that make integers of u^2, e u, w u u; of c u u and u in T; of weights; half of the
 #: largest c in the units of T.
 MOMENT, FIRST, SECOND, THIRD, COLUMN, WEIGHT, HALF_THIRD, SCALES = 0, 1, 2, 3, 4, 5, 6, 7
@@ -190,7 +192,7 @@ def _add_seconds(p: int, rows: int, factors: Any, curvatures: Any, held: Any) ->
             ak, bk, ck, dk, line = fa * a[k], fb * b[k], fc * c[k], fd * d[k], held[k]
             for j in range(k // U(LINE) * U(LINE), wide):  # whole vectors: what lies left of the diagonal is dropped
                 first = as_bits(ak * a[j] + MAGIC) + as_bits(bk * b[j] + MAGIC)
-                line[j] += first + as_bits(ck * c[j] + MAGIC) + as_bits(dk * d[j] + MAGIC) - 4 * MAGIC_BITS
+                line[j] += first + as_bits(ck * c[j] + MAGIC) + as_bits(dk * d[j] + MAGIC) - FOUR_MAGICS
 
 
 def block_memory(p: int, order: int) -> Memory:
@@ -325,7 +327,8 @@ def add_all_rows(
         ensure_compiled(key, lambda: add_rows(X[:0], y[:0], weights[:0], *what))
         add_rows(X, y, weights, *what)
         return
-    memory = Memory(*(np.stack([part] * workers) for part in memory))
+    stacked: Any = [np.stack([part] * workers) for part in memory]
+    memory = Memory(*stacked)
     parts = np.zeros((workers, sums.size), np.int64)
 
     def run(rows: slice) -> None:

@@ -49,7 +49,7 @@ class Work(NamedTuple):
 def new_work(s: int, d: int, dtype: Any) -> Work:
     """Memory for subsets of s rows of d features."""
     width, rows = width_of(d + 1), padded(s)
-    return Work(
+    parts: Any = (
         aligned_zeros((width, rows), dtype),
         *aligned_zeros((4, rows)),
         *aligned_zeros((2, rows), dtype),
@@ -58,6 +58,7 @@ def new_work(s: int, d: int, dtype: Any) -> Work:
         *aligned_zeros((2, width, width)),
         *aligned_zeros((4, width)),
     )
+    return Work(*parts)
 
 
 @kernel(inline=True)

@@ -19,7 +19,7 @@ from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
-from l2ul_kernels.mlp.block import block_at, new_scratch, parameters_of
+from l2ul_kernels.mlp.block import block_of, new_scratch, parameters_of
 from l2ul_kernels.mlp.lbfgs import Batches, Rule, batch_weights, load_model, polish
 from l2ul_kernels.mlp.model import Layout, check_data, check_theta, layout
 from l2ul_kernels.simd.elementwise import adam_all
@@ -52,14 +52,14 @@ class Training(NamedTuple):
 def _adam(scratch: Any, batches: Any, order: Any, rate: float, lam: float, theta: Any, memory: Any) -> None:
     """Adam on the loaded batches in the given order (epochs, batches); theta (padded,), scratch memory (3, padded)."""
     epochs, kind, padded = len(order), theta.dtype.type, len(theta)
-    P, G = parameters_of(theta, 0, scratch.shape), parameters_of(memory, 2 * padded, scratch.shape)
     mean, square, slope = memory[0], memory[1], memory[2]
+    P, G = parameters_of(theta, 0, scratch.shape), parameters_of(slope, 0, scratch.shape)
     for k in range(padded):
         mean[k] = square[k] = 0
     done, left1, left2 = 0, 1.0, 1.0
     for epoch in range(epochs):
-        for i in range(batches.count):
-            block = block_at(scratch, batches.first + order[epoch, i])
+        for i in range(batches.blocks):
+            block = block_of(scratch, batches.first + order[epoch, i])
             total = 0.0
             for b in range(len(block.w)):
                 total += block.w[b]
@@ -69,7 +69,7 @@ def _adam(scratch: Any, batches: Any, order: Any, rate: float, lam: float, theta
             call_at(scratch.gradient, block.loss[0], (block, P, G, 0))
             left1, left2 = left1 * 0.9, left2 * 0.999
             fix = math.sqrt(1.0 - left2)
-            now = rate * 0.5 * (1.0 + math.cos(math.pi * done / (epochs * batches.count))) * fix / (1.0 - left1)
+            now = rate * 0.5 * (1.0 + math.cos(math.pi * done / (epochs * batches.blocks))) * fix / (1.0 - left1)
             how = (kind(scale), kind(lam), kind(now), kind(0.9), kind(0.999), kind(1e-8 * fix))
             adam_all(theta, mean, square, slope, *how)
             done += 1

@@ -73,7 +73,8 @@ class _Solver:
         self.inverse = np.zeros((lay.padded, lay.padded))
         self.inverse[np.ix_(lay.where, lay.where)] = inverse
         shapes, counts = [(m, lay.padded), (m, lay.padded), (m, 2 * MEMORY, lay.padded), (m, MEMORY)], (m, np.int64)
-        self.steps = Steps(*map(np.zeros, shapes), np.zeros(*counts), np.zeros(*counts))
+        parts: Any = (*map(np.zeros, shapes), np.zeros(*counts), np.zeros(*counts))
+        self.steps = Steps(*parts)
         self.g = self.steps.g
 
     def gradients(

@@ -93,8 +93,9 @@ def block_size(shape: Any) -> int:
 
 
 @kernel()
-def block_of(S: Any, at: int, shape: Any) -> Any:
-    """The block in the flat memory S from element `at` on."""
+def block_of(scratch: Any, i: int) -> Any:
+    """The i-th block of the scratch."""
+    S, at, shape = scratch.S, i * scratch.step, scratch.shape
     h, o, B, dp = shape.h, shape.o, shape.B, shape.dp
     hidden = at + 2 * B * dp
     z = hidden + 2 * h * B
@@ -237,9 +238,3 @@ def new_scratch(shape: Shape, blocks: int, dtype: Any = np.float64, extra: int =
     line = 64 // np.dtype(dtype).itemsize
     step = -(-(int(block_size(shape)) + extra) // line) * line
     return Scratch(aligned_zeros(step * blocks, dtype), step, shape, *_entry_points(np.dtype(dtype).name))
-
-
-@kernel()
-def block_at(scratch: Any, i: int) -> Any:
-    """The i-th block of the scratch."""
-    return block_of(scratch.S, i * scratch.step, scratch.shape)

@@ -17,7 +17,7 @@ from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
-from l2ul_kernels.mlp.block import block_at, block_size, new_scratch, parameters_of
+from l2ul_kernels.mlp.block import block_of, block_size, new_scratch, parameters_of
 from l2ul_kernels.mlp.model import check_data, check_ids, check_theta, check_weights, layout
 from l2ul_kernels.simd.elementwise import add_all, dot, fill, multiply_all, slope_all
 from l2ul_kernels.simd.gemm import MR, gemm
@@ -36,7 +36,7 @@ class Chunks(NamedTuple):
 
     n: int
     rows: int  # per chunk
-    count: int
+    parts: int  # chunks
 
 
 class Hessian(NamedTuple):
@@ -115,7 +115,7 @@ def _add_block(block: Any, P: Any, work: Any, units: Any, cross: Any, head: Any)
 def _hessian(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any, chunks: Any, out: Any) -> None:
     """Hessians of the chunks first .. last - 1."""
     rows, out = borrow((rows, out))
-    block, parameters = block_at(scratch, thread), parameters_of(P, 0, scratch.shape)
+    block, parameters = block_of(scratch, thread), parameters_of(P, 0, scratch.shape)
     work = _work_of(scratch, thread)
     for c in range(first, last):
         end = min(chunks.n, (c + 1) * chunks.rows)
@@ -150,9 +150,9 @@ def mlp_hessian(
     pairs, d1, chunks = h * (h + 1) // 2, d + 1, _chunks(n)
     scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads(), extra=(2 + h + 1 + d1) * BLOCK)
     shapes = ((pairs, d1, lay.dp), (h, h + 1, lay.dp), (h + 1, h + 1))
-    sums = Hessian(*(np.zeros((max(chunks.count, 1), *shape)) for shape in shapes))
+    sums = Hessian(*(np.zeros((max(chunks.parts, 1), *shape)) for shape in shapes))
     rows = rows_of(X, y, factors, index)
-    parallel_for(_hessian, chunks.count, scratch, rows, lay.pad(theta), chunks, sums)
+    parallel_for(_hessian, chunks.parts, scratch, rows, lay.pad(theta), chunks, sums)
     units, cross, head = (part.sum(axis=0) for part in sums)
     H = np.zeros((lay.size, lay.size))
     own = np.hstack([np.arange(h * d).reshape(h, d), h * d + np.arange(h)[:, None]])  # unit j's weights and bias
@@ -231,7 +231,7 @@ def _add_product(block: Any, P: Any, V: Any, change: Any, G: Any) -> None:
 def _hvp(first: int, last: int, thread: int, scratch: Any, rows: Any, points: Any, chunks: Any, out: Any) -> None:
     """out (chunks, padded): Hessians of the chunks first .. last - 1 at points[0] times points[1]."""
     rows = borrow(rows)
-    block, change, shape = block_at(scratch, thread), _changes_of(scratch, thread), scratch.shape
+    block, change, shape = block_of(scratch, thread), _changes_of(scratch, thread), scratch.shape
     P, V = parameters_of(points, 0, shape), parameters_of(points, points.shape[1], shape)
     for c in range(first, last):
         end, G = min(chunks.n, (c + 1) * chunks.rows), parameters_of(out, c * out.shape[1], shape)
@@ -260,6 +260,6 @@ def mlp_hvp(
         raise ValueError(f"theta and v must have shape ({lay.size},)")
     chunks = _chunks(len(X))
     scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads(), extra=(2 * h + lay.o) * BLOCK)
-    rows, out = rows_of(X, y, check_weights(weights, len(X))), np.zeros((max(chunks.count, 1), lay.padded))
-    parallel_for(_hvp, chunks.count, scratch, rows, lay.pad(np.stack([theta, v])), chunks, out)
+    rows, out = rows_of(X, y, check_weights(weights, len(X))), np.zeros((max(chunks.parts, 1), lay.padded))
+    parallel_for(_hvp, chunks.parts, scratch, rows, lay.pad(np.stack([theta, v])), chunks, out)
     return out.sum(axis=0)[lay.where]

@@ -16,7 +16,7 @@ from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
-from l2ul_kernels.mlp.block import block_at, new_scratch, parameters_of
+from l2ul_kernels.mlp.block import block_of, new_scratch, parameters_of
 from l2ul_kernels.mlp.model import BLOCK, Layout
 from l2ul_kernels.simd.elementwise import add_all, dot
 from l2ul_kernels.simd.rows import Rows, rows_of
@@ -27,10 +27,10 @@ MEMORY = 20
 
 
 class Batches(NamedTuple):
-    """The rows of one model, dealt in turn to blocks of the scratch: row i to block first + i mod count."""
+    """The rows of one model, dealt in turn to blocks of the scratch: row i to block first + i mod blocks."""
 
     first: int
-    count: int
+    blocks: int
 
 
 class History(NamedTuple):
@@ -73,22 +73,22 @@ class Rule(NamedTuple):
 def load_model(scratch: Any, batches: Any, rows: Any, ids: Any, picked: Any) -> None:
     """Deal the rows ids (n,) to the blocks of a model; picked (B,) is scratch for ids."""
     n = len(ids)
-    for k in range(batches.count):
+    for k in range(batches.blocks):
         count = 0
-        for i in range(k, n, batches.count):
+        for i in range(k, n, batches.blocks):
             picked[count] = ids[i]
             count += 1
         own = Rows(rows.address, rows.itemsize, rows.d, rows.y, rows.weights, picked)
-        call_at(scratch.load, None, (block_at(scratch, batches.first + k), own, 0, count))
+        call_at(scratch.load, None, (block_of(scratch, batches.first + k), own, 0, count))
 
 
 @kernel()
 def batch_weights(scratch: Any, batches: Any, n: int, n_forget: int) -> None:
     """Weight 0 for the first n_forget of n rows dealt to the blocks, 1 for the others."""
-    for k in range(batches.count):
-        w = block_at(scratch, batches.first + k).w
-        for i in range(k, n, batches.count):
-            w[i // batches.count] = i >= n_forget
+    for k in range(batches.blocks):
+        w = block_of(scratch, batches.first + k).w
+        for i in range(k, n, batches.blocks):
+            w[i // batches.blocks] = i >= n_forget
 
 
 @kernel()
@@ -97,8 +97,8 @@ def _objective(scratch: Any, batches: Any, n: int, lam: float, theta: Any, gradi
     P, G, loss = parameters_of(theta, 0, scratch.shape), parameters_of(gradient, 0, scratch.shape), 0.0
     for k in range(len(theta)):
         gradient[k] = 0.0
-    for k in range(batches.count):
-        block = block_at(scratch, batches.first + k)
+    for k in range(batches.blocks):
+        block = block_of(scratch, batches.first + k)
         loss += call_at(scratch.gradient, block.loss[0], (block, P, G, 1))
     for k in range(len(theta)):
         gradient[k] = gradient[k] / n + lam * theta[k]
@@ -146,7 +146,7 @@ def _lbfgs(scratch: Any, batches: Any, n: int, rule: Any, max_steps: int, state:
     theta, g, q, trial, gt, history = state
     lam, padded = rule.lam, len(theta)
     loss = _objective(scratch, batches, n, lam, theta, g)
-    kept, newest, steps = 0, 0, 0
+    kept, newest, steps = np.int64(0), np.int64(0), 0  # not literals: numba would compile `_direction` for each
     while steps < max_steps and dot(g, g) > rule.tol * rule.tol:
         _direction(state, kept, newest)
         slope = dot(g, q)
@@ -166,7 +166,7 @@ def _lbfgs(scratch: Any, batches: Any, n: int, rule: Any, max_steps: int, state:
         if not better:
             if not kept:
                 break
-            kept = 0  # forget the curvature and try the gradient itself
+            kept = np.int64(0)  # forget the curvature and try the gradient itself
             continue
         following = (newest + 1) % MEMORY
         step, change = history.pairs[2 * following], history.pairs[2 * following + 1]
@@ -180,7 +180,7 @@ def _lbfgs(scratch: Any, batches: Any, n: int, rule: Any, max_steps: int, state:
         if curvature > 1e-12 * dot(step, step):
             newest = following
             history.ratios[newest] = 1.0 / curvature
-            kept = min(kept + 1, MEMORY)
+            kept = min(kept + 1, np.int64(MEMORY))
     return loss, np.sqrt(dot(g, g)), steps
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
-from l2ul_kernels.mlp.block import Shape, block_at, new_scratch, parameters_of
+from l2ul_kernels.mlp.block import Shape, block_of, new_scratch, parameters_of
 from l2ul_kernels.simd.gemm import lanes
 from l2ul_kernels.simd.rows import Rows, rows_of
 from l2ul_kernels.simd.views import borrow
@@ -188,7 +188,7 @@ class SumItems(NamedTuple):
 def _sums(first: int, last: int, thread: int, scratch: Any, rows: Any, items: Any, want_loss: int) -> None:
     """Gradient sums and loss sums of the items first .. last - 1."""
     rows, items = borrow((rows, items))
-    block, shape, out, padded = block_at(scratch, thread), scratch.shape, items.out, items.P.shape[1]
+    block, shape, out, padded = block_of(scratch, thread), scratch.shape, items.out, items.P.shape[1]
     for i in range(first, last):
         start, end, vector, vectors, line = items.bounds[i]
         for lo in range(start, end, shape.B):
@@ -285,7 +285,7 @@ def mlp_gradient(
 def _logits(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any, out: Any) -> None:
     """out (n, o) = logits of the rows of the blocks first .. last - 1."""
     rows, out = borrow((rows, out))
-    block, parameters = block_at(scratch, thread), parameters_of(P, 0, scratch.shape)
+    block, parameters = block_of(scratch, thread), parameters_of(P, 0, scratch.shape)
     B, o = block.x.shape[0], out.shape[1]
     for k in range(first, last):
         lo, hi = k * B, min(len(out), k * B + B)

@@ -179,7 +179,7 @@ def claim_row(row: int, status: Any, y: Any, sums: Any, classes: int) -> int:
 @kernel()
 def _filled(sums: Any, at: int) -> int:
     """How many of the scales of e, w, c and weights, counted from sums[at] on, have a row in their upper half."""
-    return (sums[at] > 0) + (sums[at + 1] > 0) + (sums[at + 2] > 0) + (sums[at + 3] > 0)
+    return int(sums[at] > 0) + int(sums[at + 1] > 0) + int(sums[at + 2] > 0) + int(sums[at + 3] > 0)
 
 
 @kernel()

@@ -22,6 +22,7 @@ import numpy as np
 
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.simd.rowsum import sum_rows
+from l2ul_kernels.voronoi.pack import unpack_row
 
 HEADER = 16
 CONTRACT = ("contract",)
@@ -72,26 +73,14 @@ def _active(values: Any, n: int, places: Any, kept: Any) -> int:
 
 
 @kernel()
-def _unpack_places(packed: Any, row: int, bits: int, t: int, psi: int, places: Any, at: int) -> None:
-    """places[at + q] = q * psi + cell q of the row."""
-    mask, b = U((1 << bits) - 1), U(bits)
-    word, filled, byte = U(0), U(0), 0
-    for q in range(t):
-        while filled < b:
-            word |= U(packed[row, byte]) << filled
-            filled += U(8)
-            byte += 1
-        places[at + q] = q * psi + np.int64(word & mask)
-        word >>= b
-        filled -= b
-
-
-@kernel()
 def _cells_of(packed: Any, ids: Any, bits: int, t: int, psi: int, places: Any, values: Any) -> int:
     """Which rows of the first layer's weights a request adds (places), each once (values); returns how many."""
     r = len(ids)
     for i in range(r):
-        _unpack_places(packed, ids[i], bits, t, psi, places, i * t)
+        own = places[i * t : (i + 1) * t]
+        unpack_row(packed, ids[i], bits, own)
+        for q in range(t):
+            own[q] += q * psi
     for k in range(r * t):
         values[k] = 1
     return r * t
@@ -224,7 +213,7 @@ def direct_move(packed: Any, ids: Any, memory: Any, total: Any, n_left: int, net
     The few weights that leave are summed in float32, then taken from `total` in float64.
     """
     t, psi, h1, bits = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[6])
-    most = max(len(ids) * t, h1, len(out))
+    most: Any = max(len(ids) * t, h1, len(out))
     places, values, both = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(2 * h1, np.float32)
     sums, gone = both[:h1], both[h1:]
     if bits == 2 and len(twos):

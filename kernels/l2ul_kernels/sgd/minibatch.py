@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import address, call_at, entry_point
-from l2ul_kernels.mlp.block import Shape, block_of, new_scratch, parameters_of
+from l2ul_kernels.mlp.block import Scratch, Shape, block_of, new_scratch, parameters_of
 from l2ul_kernels.mlp.model import Layout, layout
 from l2ul_kernels.simd.columns import (
     PAD,
@@ -144,7 +144,8 @@ def _chunk(E: Any, slot: int, c: int, lo: int, hi: int, P: Any) -> None:
         E.partial[k] = 0.0
     if E.kind == MLP:
         rows, shape = Rows(E.at, E.itemsize, E.d, E.y, E.weights, E.ids), Shape(E.d, E.h, E.o, E.B, E.dp, E.relu)
-        block, G = block_of(E.S, slot * E.step, shape), parameters_of(E.partial, c * size, shape)
+        scratch = Scratch(E.S, E.step, shape, E.load, 0, 0, E.gradient)
+        block, G = block_of(scratch, slot), parameters_of(E.partial, c * size, shape)
         for first in range(lo, hi, BLOCK):
             call_at(E.load, None, (block, rows, first, hi))
             call_at(E.gradient, block.loss[0], (block, parameters_of(P, 0, shape), G, 0))

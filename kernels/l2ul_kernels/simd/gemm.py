@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic as numba_intrinsic
 from numpy.typing import NDArray
 
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer
-from l2ul_kernels.codegen.twins import COMPILED, intrinsic
+from l2ul_kernels.codegen.pointers import address
+from l2ul_kernels.codegen.twins import intrinsic, memory
 
 #: Accumulators of a tile: 5 x 2 (+ 2 row vectors + 1 broadcast) fit the 16 registers of AVX2, 5 x 4 the 32 of AVX-512.
 MR = 5
@@ -81,7 +81,7 @@ def _loop(
             B.store(new[i][j], places[i][j], align=e.itemsize)
 
 
-@numba_intrinsic
+@intrinsic(twin=lambda A: A)
 def _first(typingctx: Any, A: Any) -> Any:
     """Pointer to the first element: arrays of every layout then share one compiled product."""
     kind = types.CPointer(A.dtype)
@@ -93,7 +93,30 @@ def _first(typingctx: Any, A: Any) -> Any:
     return kind(A), codegen
 
 
-@numba_intrinsic
+def _tile_twin(
+    C: NDArray[Any],
+    c0: int,
+    ldc: int,
+    A: NDArray[Any],
+    a0: int,
+    sai: int,
+    sat: int,
+    B: NDArray[Any],
+    b0: int,
+    ldb: int,
+    T: int,
+    keep: int,
+    m: int,
+    v: int,
+) -> None:
+    s, n = C.itemsize, v * VECTOR_BYTES // C.itemsize
+    c = memory(address(C) + c0 * s, (m, n), C.dtype, (ldc * s, s))
+    a = memory(address(A) + a0 * s, (m, T), C.dtype, (sai * s, sat * s))
+    b = memory(address(B) + b0 * s, (T, n), C.dtype, (ldb * s, s))
+    c[...] = a @ b + (c if keep else 0)
+
+
+@intrinsic(twin=_tile_twin)
 def _tile(
     typingctx: Any,
     C: Any,
@@ -138,7 +161,7 @@ def _tile(
 @kernel()
 def _product(
     C: Any, ldc: int, A: Any, sai: int, sat: int, B: Any, ldb: int, M: int, N: int, T: int, keep: int, width: int
-) -> None:  # pragma: no cover - pointers exist only in compiled code
+) -> None:
     """C[i, j] = keep * C[i, j] + sum_t A[i, t] B[t, j] for i < M, j < N, t < T; T >= 1, N a multiple of `width` lanes.
 
     C, A, B point to elements of one type: C[i, j] lies at i ldc + j, A[i, t] at i sai + t sat, B[t, j] at t ldb + j.
@@ -154,12 +177,8 @@ def _product(
         j += v * width
 
 
-def _matmul(out: NDArray[Any], a: NDArray[Any], b: NDArray[Any], accumulate: bool) -> None:
-    out[...] = a @ b + (out if accumulate else 0)
-
-
 @kernel(inline=True)
-def _gemm(out: Any, a: Any, b: Any, accumulate: bool) -> None:  # pragma: no cover
+def gemm(out: Any, a: Any, b: Any, accumulate: bool) -> None:
     """out (M, N) = a (M, T) b (T, N), or += if `accumulate`; T >= 1, N a multiple of `lanes`, one dtype.
 
     Rows of out and b are contiguous; a may be any view.
@@ -179,6 +198,3 @@ def _gemm(out: Any, a: Any, b: Any, accumulate: bool) -> None:  # pragma: no cov
         np.int64(accumulate),
         VECTOR_BYTES // size,
     )
-
-
-gemm = _gemm if COMPILED else _matmul

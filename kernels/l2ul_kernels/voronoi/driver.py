@@ -139,8 +139,10 @@ def count_tile(cells: Any, size: int, features: Any, labels: Any, first: int, ma
     else:
         for p in range(t):
             for i in range(size):
-                c = np.intp(labels[first + i]) if n_classes > 1 else 0
-                counts[c, p, cells[p, i]] += 1
+                if n_classes > 1:
+                    counts[labels[first + i], p, cells[p, i]] += 1
+                else:
+                    counts[0, p, cells[p, i]] += 1
 
 
 @kernel()
@@ -186,9 +188,9 @@ def count_worker(
 
 @kernel(parallel=True)
 def assign_workers(rows: RowView, seeds: SeedTable, scratch: Scratch, batches: Any, out: Any, bad: Any) -> None:
-    """All workers at once; bad[w] is what each returns."""
+    """All workers at once; bad[w] is what each returns. (w is unsigned: uncast, workers would compile once more.)"""
     for w in prange(bad.size):
-        bad[w] = assign_worker(rows, seeds, scratch, w, batches, out)
+        bad[w] = assign_worker(rows, seeds, scratch, np.int64(w), batches, out)
 
 
 @kernel(parallel=True)
@@ -197,7 +199,7 @@ def count_workers(
 ) -> None:
     """The same for counts."""
     for w in prange(bad.size):
-        bad[w] = count_worker(rows, seeds, scratch, w, batches, labels, counts)
+        bad[w] = count_worker(rows, seeds, scratch, np.int64(w), batches, labels, counts)
 
 
 def blocks(X: NDArray[Any], dtype: np.dtype[Any]) -> Iterator[tuple[int, NDArray[Any]]]:

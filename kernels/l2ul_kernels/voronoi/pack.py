@@ -9,6 +9,7 @@ from numba import prange
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
+from l2ul_kernels.codegen.pointers import load_word
 from l2ul_kernels.threads import parallel_entry
 from l2ul_kernels.validate import check_cells, check_packed
 from l2ul_kernels.voronoi.partitions import bits_per_cell, cell_dtype, packed_width
@@ -18,18 +19,27 @@ if TYPE_CHECKING:
 
 
 @kernel()
+def cell_at(rows: Any, i: int, p: int, bits: int) -> Any:
+    """Cell p of row i of packed rows (n, width) uint8, width >= 8, each cell of `bits` <= 16 bits, lowest first.
+
+    Read from the 8 bytes at the cell, or before it where the row ends sooner.
+    """
+    byte = min(p * bits >> 3, rows.shape[1] - 8)
+    return (load_word(rows, i, byte) >> np.uint64(p * bits - 8 * byte)) & np.uint64((1 << bits) - 1)
+
+
+@kernel()
 def unpack_row(packed: Any, row: int, bits: int, cells: Any) -> None:
-    """cells (t,) = the cells of one row of packed (n, width) uint8, each of `bits` <= 16 bits, lowest first."""
-    mask, b = np.uint64((1 << bits) - 1), np.uint64(bits)
-    word, filled, at = np.uint64(0), np.uint64(0), 0
-    for p in range(cells.size):
-        while filled < b:
-            word |= np.uint64(packed[row, at]) << filled
-            filled += np.uint64(8)
-            at += 1
-        cells[p] = word & mask
-        word >>= b
-        filled -= b
+    """cells (t,) = the cells of one row of packed (n, width) uint8, as `cell_at` reads them; of any width."""
+    width, mask, word = packed.shape[1], np.uint64((1 << bits) - 1), np.uint64(0)
+    if width >= 8:
+        for p in range(cells.size):
+            cells[p] = cell_at(packed, row, p, bits)
+    else:
+        for byte in range(width):
+            word |= np.uint64(packed[row, byte]) << np.uint64(8 * byte)
+        for p in range(cells.size):
+            cells[p] = (word >> np.uint64(p * bits)) & mask
 
 
 @kernel(parallel=True)

@@ -18,7 +18,7 @@ from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import load_word, prefetch
 from l2ul_kernels.threads import parallel_entry
 from l2ul_kernels.validate import check_bounds, check_class_count, check_labels, check_packed, check_row_ids
-from l2ul_kernels.voronoi.pack import unpack_row
+from l2ul_kernels.voronoi.pack import cell_at
 
 #: Rows per block: as many as an 8-bit field can count.
 BLOCK = 255
@@ -44,16 +44,9 @@ class Store(NamedTuple):
     psi: int
 
 
-class Scratch(NamedTuple):
-    """What counting works in; of all workers where there is a first axis more."""
-
-    words: NDArray[np.uint64]  # (BLOCK + FIELDS, width in words): rows, then counters
-    cells: NDArray[np.uint16]  # (t,)
-
-
-def _scratch(store: Store, *workers: int) -> Scratch:
-    words = (*workers, BLOCK + FIELDS, (store.packed.shape[1] + 7) // 8)
-    return Scratch(np.empty(words, np.uint64), np.empty((*workers, store.t), np.uint16))
+def _words(store: Store, *workers: int) -> NDArray[np.uint64]:
+    """What counting works in: BLOCK rows of words, then FIELDS rows of counters."""
+    return np.empty((*workers, BLOCK + FIELDS, (store.packed.shape[1] + 7) // 8), np.uint64)
 
 
 @kernel()
@@ -140,32 +133,39 @@ def _count_twos(words: Any, rows: int, counts: Any) -> bool:
             if v < psi:
                 counts[q, v] += k
                 zeros -= k
-            else:
-                beyond |= k > 0
+            elif k > 0:
+                beyond = True
         counts[q, 0] += zeros
     return beyond
 
 
 @kernel()
-def _count_any(words: Any, rows: int, bits: int, cells: Any, counts: Any) -> bool:
-    """The same for any number of bits per cell; cells (t,) is scratch."""
+def _count_any(words: Any, rows: int, bits: int, counts: Any) -> bool:
+    """The same for any number of bits per cell."""
     t, psi = counts.shape
-    last, most, packed = np.uint16(psi - 1), np.uint16(0), words.view(np.uint8)
+    packed, beyond = words.view(np.uint8), False
+    if psi == 1 << bits:  # no cell can be beyond, and looking costs half as much again
+        for i in range(rows):
+            for q in range(t):
+                counts[q, cell_at(packed, i, q, bits)] += 1
+        return beyond
     for i in range(rows):
-        unpack_row(packed, i, bits, cells)
         for q in range(t):
-            most = max(most, cells[q])
-            counts[q, min(cells[q], last)] += 1
-    return most > last
+            cell = cell_at(packed, i, q, bits)
+            if cell < U(psi):
+                counts[q, cell] += 1
+            else:
+                beyond = True
+    return beyond
 
 
 @kernel()
-def count_range(store: Store, ids: Any, first: int, last: int, y: Any, c: int, scratch: Scratch, counts: Any) -> bool:
+def count_range(store: Store, ids: Any, first: int, last: int, y: Any, c: int, words: Any, counts: Any) -> bool:
     """Add how many of the rows ids[first:last] lie in each cell to counts (t, psi); whether a cell is not below psi.
 
     ids 1-d int64, all of them rows of the store; only rows of class c, by labels y (n,), unless c < 0.
     """
-    packed, words = store.packed, scratch.words
+    packed = store.packed
     base, width = packed.ctypes.data, packed.shape[1]
     for k in range(first, min(first + AHEAD, last)):
         prefetch(base + ids[k] * width)
@@ -175,12 +175,12 @@ def count_range(store: Store, ids: Any, first: int, last: int, y: Any, c: int, s
         if store.bits == 2:
             beyond |= _count_twos(words, rows, counts)
         else:
-            beyond |= _count_any(words, rows, store.bits, scratch.cells, counts)
+            beyond |= _count_any(words, rows, store.bits, counts)
     return beyond
 
 
 @kernel()
-def _count_sets(store: Store, ids: Any, bounds: Any, first: int, last: int, y: Any, scratch: Scratch, out: Any) -> int:
+def _count_sets(store: Store, ids: Any, bounds: Any, first: int, last: int, y: Any, words: Any, out: Any) -> int:
     """out[k] (C, t, psi) += counts of the rows ids[bounds[k, 0] : bounds[k, 1]], for k from first to last - 1.
 
     y (n,) is not read if C is 1. Returns how many of the sets have a cell that is not below psi.
@@ -189,16 +189,15 @@ def _count_sets(store: Store, ids: Any, bounds: Any, first: int, last: int, y: A
     for k in range(first, last):
         for c in range(n_classes):
             only = c if n_classes > 1 else -1
-            beyond += count_range(store, ids, bounds[k, 0], bounds[k, 1], y, only, scratch, out[k, c])
+            beyond += count_range(store, ids, bounds[k, 0], bounds[k, 1], y, only, words, out[k, c])
     return beyond
 
 
 @kernel(parallel=True)
-def _count_sets_parallel(store: Store, ids: Any, bounds: Any, y: Any, scratch: Scratch, out: Any) -> int:
-    sets, workers, beyond = len(bounds), len(scratch.words), 0
+def _count_sets_parallel(store: Store, ids: Any, bounds: Any, y: Any, words: Any, out: Any) -> int:
+    sets, workers, beyond = len(bounds), len(words), 0
     for w in prange(workers):
-        own = Scratch(scratch.words[w], scratch.cells[w])
-        beyond += _count_sets(store, ids, bounds, sets * w // workers, sets * (w + 1) // workers, y, own, out)
+        beyond += _count_sets(store, ids, bounds, sets * w // workers, sets * (w + 1) // workers, y, words[w], out)
     return beyond
 
 
@@ -206,7 +205,7 @@ def count_few(packed: NDArray[np.uint8], ids: NDArray[np.int64], t: int, psi: in
     """`count_rows` by the calling thread alone and without checks: packed and ids as `check_packed`, `check_row_ids`
     make them, cells below psi."""
     store, counts = Store(packed, bits, t, psi), np.zeros((t, psi), np.int64)
-    what = ids, -1, _scratch(store), counts
+    what = ids, -1, _words(store), counts
     key = ("count few", packed.flags.writeable, ids.flags.writeable)
     ensure_compiled(key, lambda: count_range(store, ids, 0, 0, *what))
     count_range(store, ids, 0, len(ids), *what)
@@ -258,12 +257,12 @@ def count_sets(
 
 def _run_sets(store: Store, ids: Any, bounds: Any, labels: Any, out: NDArray[np.int64]) -> int:
     if len(ids) * store.t < SERIAL or len(bounds) == 1:
-        one = _scratch(store)
-        run = lambda last: _count_sets(store, ids, bounds, 0, last, labels, one, out)  # noqa: E731
+        words = _words(store)
+        run = lambda last: _count_sets(store, ids, bounds, 0, last, labels, words, out)  # noqa: E731
         ensure_compiled(("count sets", labels.dtype), lambda: run(0))
         return run(len(bounds))
     with parallel_entry():
-        many = _scratch(store, min(numba.get_num_threads(), len(bounds)))
+        many = _words(store, min(numba.get_num_threads(), len(bounds)))
         each = lambda some: _count_sets_parallel(store, ids, some, labels, many, out)  # noqa: E731
         ensure_compiled(("count sets in parallel", labels.dtype), lambda: each(bounds[:0]))
         return each(bounds)

@@ -114,56 +114,36 @@ def identity_jobs(context: Context) -> Iterator[Job]:
 def measure_identity(context: Context, dataset: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """Every case starts from the same unlearner."""
     label, train, test = tables(context, dataset, context.numbers["rows"])
-    seed = context.seed
-    u = fit(train.X, train.y, seed)
-    with TemporaryDirectory(dir=context.folder) as scratch:
-        for cell in cells:
-            rng = np.random.default_rng([seed, 81, cell["repeat"]])
-            ids = np.sort(rng.choice(train.n, cell["r"], replace=False))
-            parts = schedule(ids, rng)
-            found = _check(u, train, test, cell["check"], ids, parts, rng, Path(scratch), seed)
-            yield {**cell, "source": label, "d": train.d, "requests": len(parts), **found}
-
-
-def _check(
-    u: L2UL,
-    train: ArrayTable,
-    test: ArrayTable,
-    check: str,
-    ids: Ids,
-    parts: list[Ids],
-    rng: np.random.Generator,
-    scratch: Path,
-    seed: int,
-) -> Record:
-    mine = u.copy() if check == "nothing" else forget(u.copy(), parts)
-    record: Record = {"due": mine.due is not None, "same_point": True, "sums_equal": None}
-    if check in ("nothing", "without"):
-        other = sums_without(expansion_of(mine), train.without(ids))
-        return record | {"sums_equal": bool(expansion_of(mine).sums.tobytes() == other.sums.tobytes())}
-    rest = np.delete(np.arange(train.n), ids)
-    if check == "refit":
-        twin = fit(train.X[rest], train.y[rest], seed)
-    else:
-        X, y = train.X.copy(), train.y.copy()
-        chosen = rng.integers(0, test.n, ids.size)
-        X[ids], y[ids] = test.X[chosen], test.y[chosen]
-        twin = fit(X, y, seed)
-    record["same_point"] = bool(
-        np.array_equal(expansion_of(mine).anchor, expansion_of(twin).anchor)
-        and np.array_equal(expansion_of(mine).exponents, expansion_of(twin).exponents)
-    )
-    if check == "replaced":
-        forget(twin, parts)
-    if record["same_point"]:
-        record["sums_equal"] = bool(expansion_of(mine).sums.tobytes() == expansion_of(twin).sums.tobytes())
-    (digest, theta), (other_digest, other_theta) = saved(mine, scratch), saved(twin, scratch)
-    return record | {
-        "file_equal": digest == other_digest,
-        "theta_equal": theta == other_theta,
-        "sha256": digest,
-        "other_sha256": other_digest,
-    }
+    u = fit(train.X, train.y, context.seed)
+    for cell in cells:
+        rng, check = np.random.default_rng([context.seed, 81, cell["repeat"]]), cell["check"]
+        ids = np.sort(rng.choice(train.n, cell["r"], replace=False))
+        parts = schedule(ids, rng)
+        mine = u.copy() if check == "nothing" else forget(u.copy(), parts)
+        record: Record = {"source": label, "d": train.d, "requests": len(parts), "due": mine.due is not None}
+        if check in ("nothing", "without"):
+            other = sums_without(expansion_of(mine), train.without(ids))
+            record["sums_equal"] = bool(expansion_of(mine).sums.tobytes() == other.sums.tobytes())
+            yield {**cell, **record, "same_point": True}
+            continue
+        if check == "refit":
+            rest = np.delete(np.arange(train.n), ids)
+            twin = fit(train.X[rest], train.y[rest], context.seed)
+        else:
+            X, y = train.X.copy(), train.y.copy()
+            chosen = rng.integers(0, test.n, ids.size)
+            X[ids], y[ids] = test.X[chosen], test.y[chosen]
+            twin = fit(X, y, context.seed)
+        points = [(expansion_of(u).anchor.tobytes(), expansion_of(u).exponents.tobytes()) for u in (mine, twin)]
+        if check == "replaced":
+            forget(twin, parts)
+        same = points[0] == points[1]
+        equal = bool(expansion_of(mine).sums.tobytes() == expansion_of(twin).sums.tobytes()) if same else None
+        record |= {"same_point": same, "sums_equal": equal}
+        with TemporaryDirectory(dir=context.folder) as scratch:
+            (digest, theta), (other_digest, other_theta) = saved(mine, Path(scratch)), saved(twin, Path(scratch))
+        record |= {"file_equal": digest == other_digest, "theta_equal": theta == other_theta}
+        yield {**cell, **record, "sha256": digest, "other_sha256": other_digest}
 
 
 # Reconstruction ------------------------------------------------------------------------------------------------------
@@ -201,8 +181,13 @@ def reconstruction_jobs(context: Context) -> Iterator[Job]:
     """Every subject, on the first dataset."""
     numbers, dataset = context.numbers, context.datasets[0]
     for subject in (subject for subject in SUBJECTS if subject.model in numbers["attacked_models"]):
-        base: Record = {"experiment": RECONSTRUCTION, "dataset": dataset, "model": subject.model}
-        base |= {"method": subject.method, "how": subject.how, "r": 1, "seed": context.seed}
+        base: Record = {
+            "experiment": RECONSTRUCTION,
+            "dataset": dataset,
+            "model": subject.model,
+            "method": subject.method,
+        }
+        base |= {"how": subject.how, "r": 1, "seed": context.seed}
         if not subject.file:  # a whole file is fitted as it is
             base["n"] = min(train_size(context, dataset, numbers["rows"]), numbers["attacked"])
         cells = tuple(

@@ -155,14 +155,20 @@ def follow(
             }
 
 
-PAPER = {
-    "m": 1000,
-    "s": None,
-    "anchor_rows": None,
-    "rows": {"lr": None, "mlp": 60_000},
-    "r": {"lr": (1, 10), "mlp": (1, 10)},
+DATASETS = ("magic", "adult", "covtype", "higgs")
+#: name: (tiny, quick, paper, full); s and anchor_rows None: the paper's, and the unlearner's choice.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "lr": (("magic", "adult"), ("magic",), DATASETS, DATASETS),
+    "mlp": (("magic",), ("magic",), ("magic", "adult"), ("magic", "adult", "higgs")),
+    "rows": ({"lr": 1000, "mlp": 800}, {"lr": 8000, "mlp": 5000}, *[{"lr": None, "mlp": 60_000}] * 2),
+    "m": (60, 200, 1000, 1000),
+    "s": (200, 1000, None, None),
+    "anchor_rows": (200, 500, None, None),
+    "requests": (6, 50, 100, 1000),
+    "r": ({"lr": (1, 3), "mlp": (1,)}, {"lr": (1, 10), "mlp": (1,)}, *[{"lr": (1, 10), "mlp": (1, 10)}] * 2),
+    "every": (3, 20, 50, 100),
+    "seeds": ({"lr": 1, "mlp": 1}, {"lr": 3, "mlp": 1}, {"lr": 10, "mlp": 3}, {"lr": 10, "mlp": 10}),
 }
-LR = ("magic", "adult", "covtype", "higgs")
 
 register(
     Experiment(
@@ -170,33 +176,8 @@ register(
         title="A sequence of requests",
         help="A stream of requests: latency, rho and drift.",
         profiles={
-            "tiny": {
-                "lr": ("magic", "adult"),
-                "mlp": ("magic",),
-                "rows": {"lr": 1000, "mlp": 800},
-                "m": 60,
-                "s": 200,
-                "anchor_rows": 200,
-                "requests": 6,
-                "r": {"lr": (1, 3), "mlp": (1,)},
-                "every": 3,
-                "seeds": {"lr": 1, "mlp": 1},
-            },
-            "quick": {
-                "lr": ("magic",),
-                "mlp": ("magic",),
-                "rows": {"lr": 8000, "mlp": 5000},
-                "m": 200,
-                "s": 1000,
-                "anchor_rows": 500,
-                "requests": 50,
-                "r": {"lr": (1, 10), "mlp": (1,)},
-                "every": 20,
-                "seeds": {"lr": 3, "mlp": 1},
-            },
-            "paper": PAPER | {"lr": LR, "mlp": LR[:2], "requests": 100, "every": 50, "seeds": {"lr": 10, "mlp": 3}},
-            "full": PAPER
-            | {"lr": LR, "mlp": (*LR[:2], "higgs"), "requests": 1000, "every": 100, "seeds": {"lr": 10, "mlp": 10}},
+            profile: {name: values[place] for name, values in NUMBERS.items()}
+            for place, profile in enumerate(("tiny", "quick", "paper", "full"))
         },
         jobs=jobs,
         figure="l2ul_fast.report.figures.sequence:FIGURE",
@@ -207,7 +188,7 @@ register(
             "residual": metric("largest entry of the retained objective's gradient"),
             "refreshes": info("how many so far", (int,)),
         },
-        datasets=LR,
+        datasets=DATASETS,
         order=80,
     )
 )

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from l2ul_fast.baselines import DeltaGrad, Fyemu, Recipe, Retrain, Sisa
 from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.speed.pairs import BATCH, LAM, H, adam_classifier, flatten
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import interleave
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_kernels import threads as thread_budget
 
-LAM, TOL = 1e-3, 1e-8
-D, H, EPOCHS, BATCH = 28, 10, 2, 128
+TOL = 1e-8
+D, EPOCHS = 28, 2
 SOLVERS = ("newton-cholesky", "lbfgs")
 TORCH_ALONE = "torch, 1 thread"
 #: Requests whose overhead is measured: (method, rows asked for).
@@ -71,13 +72,7 @@ def _turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, Re
     """The calls in turn: seconds, spread and the ratio to ours."""
     times = interleave(calls, repeats)
     return {
-        name: {
-            "source": "synthetic",
-            "d": D,
-            "seconds": taken.median,
-            "spread": taken.spread,
-            "ratio": taken.median / times["ours"].median,
-        }
+        name: {"source": "synthetic", "d": D, **taken.facts, "ratio": taken.median / times["ours"].median}
         for name, taken in times.items()
     }
 
@@ -111,16 +106,15 @@ def measure_lr(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
         yield {**cell, **times[cell["method"]], "tol": TOL, "gradient_norm": float(np.abs(gradient).max())}
 
 
-def torch_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Recipe) -> NDArray[np.float64]:
+def torch_mlp(table: ArrayTable, start: NDArray[np.float64], recipe: Recipe) -> NDArray[np.float64]:
     """theta after Adam in torch: one module, rows in memory, batches by slicing a permutation."""
     import torch
 
-    d = table.d
     X, y = torch.from_numpy(table.X), torch.from_numpy(table.y.astype(np.float32))
-    net = torch.nn.Sequential(torch.nn.Linear(d, h), torch.nn.Tanh(), torch.nn.Linear(h, 1))
-    W1, b1, w2, b2 = np.split(start.astype(np.float32), np.cumsum([h * d, h, h]))
+    net = torch.nn.Sequential(torch.nn.Linear(D, H), torch.nn.Tanh(), torch.nn.Linear(H, 1))
+    W1, b1, w2, b2 = np.split(start.astype(np.float32), np.cumsum([H * D, H, H]))
     with torch.no_grad():
-        for parameter, value in zip(net.parameters(), (W1.reshape(h, d), b1, w2.reshape(1, h), b2), strict=True):
+        for parameter, value in zip(net.parameters(), (W1.reshape(H, D), b1, w2.reshape(1, H), b2), strict=True):
             parameter.copy_(torch.from_numpy(value))
     adam = torch.optim.Adam(net.parameters(), lr=recipe.rate, weight_decay=LAM, fused=True)
     loss_of, n = torch.nn.BCEWithLogitsLoss(), len(X)
@@ -135,33 +129,17 @@ def torch_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Rec
     return np.concatenate([p.detach().numpy().astype(np.float64).ravel() for p in net.parameters()])
 
 
-def sklearn_mlp(table: ArrayTable, start: NDArray[np.float64], h: int, recipe: Recipe) -> NDArray[np.float64]:
+def sklearn_mlp(table: ArrayTable, start: NDArray[np.float64], recipe: Recipe) -> NDArray[np.float64]:
     """theta after MLPClassifier with the same start, epochs, batch size and rate."""
-    from sklearn.neural_network import MLPClassifier
-
-    d = table.d
-    peer = MLPClassifier(
-        (h,),
-        activation="tanh",
-        alpha=LAM * recipe.batch,
-        batch_size=recipe.batch,
-        learning_rate_init=recipe.rate,
-        max_iter=1,
-        n_iter_no_change=10**6,
-        tol=0.0,
-        random_state=0,
-        warm_start=True,
-    )
+    peer = adam_classifier(1, recipe.rate)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer.fit(table.X[: recipe.batch], table.y[: recipe.batch])  # makes the arrays; then our start goes in
-        W1, b1, w2, b2 = np.split(start.astype(np.float32), np.cumsum([h * d, h, h]))
-        peer.coefs_, peer.intercepts_ = [W1.reshape(h, d).T.copy(), w2.reshape(h, 1).copy()], [b1.copy(), b2.copy()]
+        W1, b1, w2, b2 = np.split(start.astype(np.float32), np.cumsum([H * D, H, H]))
+        peer.coefs_, peer.intercepts_ = [W1.reshape(H, D).T.copy(), w2.reshape(H, 1).copy()], [b1.copy(), b2.copy()]
         peer.max_iter = recipe.epochs
         peer.fit(table.X, table.y)
-    W1, w2 = peer.coefs_
-    b1, b2 = peer.intercepts_
-    return np.concatenate([W1.T.ravel(), b1, w2.ravel(), b2]).astype(np.float64)
+    return flatten(peer.coefs_[0], peer.intercepts_[0], peer.coefs_[1], peer.intercepts_[1])
 
 
 def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
@@ -176,13 +154,13 @@ def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
 
     def torch_alone() -> Any:
         with thread_budget(1):
-            return torch_mlp(table, model.start(0), H, recipe)
+            return torch_mlp(table, model.start(0), recipe)
 
     runs: dict[str, Callable[[], Any]] = {
         "ours": ours,
-        "torch": lambda: torch_mlp(table, model.start(0), H, recipe),
+        "torch": lambda: torch_mlp(table, model.start(0), recipe),
         TORCH_ALONE: torch_alone,
-        "sklearn": lambda: sklearn_mlp(table, model.start(0), H, recipe),
+        "sklearn": lambda: sklearn_mlp(table, model.start(0), recipe),
     }
 
     def run(name: str) -> None:
@@ -190,7 +168,7 @@ def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
 
     small = make_rows(500)
     Retrain(solver="minibatch", recipe=recipe).prepare(small, model, 0)
-    torch_mlp(small, model.start(0), H, recipe)
+    torch_mlp(small, model.start(0), recipe)
     times = _turns({name: partial(run, name) for name in runs}, context.numbers["repeats"])
     for cell in cells:
         loss = model.loss(np.asarray(found[cell["method"]]), table.X, table.y)
@@ -236,8 +214,7 @@ def measure_overhead(context: Context, cells: tuple[Cell, ...]) -> Iterator[Reco
             **cell,
             "source": "synthetic",
             "d": D,
-            "seconds": times["request"].median,
-            "spread": times["request"].spread,
+            **times["request"].facts,
             "visits": visits,
             "arithmetic_seconds": arithmetic,
             "overhead": times["request"].median / arithmetic - 1,

@@ -28,6 +28,7 @@ from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import PAUSE, interleave, once
 from l2ul_kernels import Partitions, assign_cells, cell_counts, reference
 
+DIMENSIONS = tuple(sorted({found.d for found in REGISTRY.values()}))
 SEEDS = (2, 4, 16, 64, 256)
 T = 100
 PEAK = "sgemm peak"
@@ -45,7 +46,7 @@ def jobs(context: Context) -> Iterator[Job]:
     """The grid, and the cold start."""
     numbers = context.numbers
     common = {"dataset": "synthetic", "t": T, "dtype": "float32"}
-    for d in numbers["d"] or sorted({found.d for found in REGISTRY.values()}):
+    for d in numbers["d"]:
         for psi in numbers["psi"]:
             methods = (PEAK, SHAPE, COUNTS, ASSIGN, *PEERS)
             cells = tuple({**common, "d": d, "psi": psi, "method": method} for method in methods)
@@ -143,9 +144,7 @@ def measure_cell(
             **base,
             "method": name,
             "rows": rows.get(name),
-            "seconds": taken.median,
-            "spread": taken.spread,
-            "repeats": repeats,
+            **taken.facts,
             "gflops": rates[name] / 1e9,
             "fraction_of_peak": rates[name] / rates[PEAK],
             "rows_per_second": rates[name] / flops if name in rows else None,
@@ -191,7 +190,7 @@ def cold_start(cells: tuple[Cell, ...]) -> Iterator[Record]:
             yield {**cell, **(first if cell["method"] == "cold" else start())}
 
 
-NUMBERS = {"d": None, "psi": SEEDS, "repeats": 7, "slice": 0.015, "starts": 5}  # d None: those of the datasets
+NUMBERS = {"d": DIMENSIONS, "psi": SEEDS, "repeats": 7, "slice": 0.015, "starts": 5}
 STARTS = ("import_numpy", "import_numba", "import_ours", "import_all", "first_call", "one_row_call")
 
 register(

@@ -118,8 +118,7 @@ def measure_lr(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
         yield {
             **cell,
             "source": "synthetic",
-            "seconds": times[name].median,
-            "spread": times[name].spread,
+            **times[name].facts,
             "ratio": times[name].median / times["newton"].median,
             "norm_median": float(np.median(norms[name])),
             "norm_max": float(norms[name].max()),
@@ -144,25 +143,20 @@ def flatten(W1: Any, b1: Any, W2: Any, b2: Any) -> NDArray[np.float64]:
     return np.concatenate([np.asarray(a, np.float64).ravel() for a in (np.asarray(W1).T, b1, W2, b2)])
 
 
+def adam_classifier(epochs: int, rate: float) -> Any:
+    """scikit-learn's MLP with the recipe of everybody else; fits go on from the one before."""
+    from sklearn.neural_network import MLPClassifier
+
+    adam = {"alpha": LAM * BATCH, "batch_size": BATCH, "learning_rate_init": rate, "max_iter": epochs, "tol": 0.0}
+    return MLPClassifier((H,), activation="tanh", n_iter_no_change=10**6, warm_start=True, random_state=0, **adam)
+
+
 def sklearn_pairs(X: Any, y: Any, ids: Any, n_forget: Any, epochs: tuple[int, int], jobs: int) -> NDArray[np.float64]:
     """theta (m, 2, p) of both fits by MLPClassifier through joblib; the second fit goes on from the first."""
     from joblib import Parallel, delayed
-    from sklearn.neural_network import MLPClassifier
 
     def pair(rows: Any, r: int) -> list[NDArray[np.float64]]:
-        peer = MLPClassifier(
-            (H,),
-            activation="tanh",
-            alpha=LAM * BATCH,
-            batch_size=BATCH,
-            learning_rate_init=RATE,
-            max_iter=epochs[0],
-            n_iter_no_change=10**6,
-            tol=0.0,
-            warm_start=True,
-            random_state=0,
-        )
-        out = []
+        peer, out = adam_classifier(epochs[0], RATE), []
         for chosen, count, rate in ((rows, epochs[0], RATE), (rows[r:], epochs[1], RATE_RETAINED)):
             peer.set_params(max_iter=count, learning_rate_init=rate)
             with warnings.catch_warnings():
@@ -231,17 +225,8 @@ def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     thetas: dict[str, Any] = {}
 
     def ours(pairs: int, epochs: int = EPOCHS) -> Any:
-        fits = model.fit_pairs(
-            X,
-            y,
-            ids[:pairs],
-            n_forget[:pairs],
-            epochs=epochs,
-            epochs_retained=EPOCHS_RETAINED,
-            batch=BATCH,
-            rate=RATE,
-            rate_retained=RATE_RETAINED,
-        )
+        rates: dict[str, Any] = {"rate": RATE, "rate_retained": RATE_RETAINED, "epochs_retained": EPOCHS_RETAINED}
+        fits = model.fit_pairs(X, y, ids[:pairs], n_forget[:pairs], epochs=epochs, batch=BATCH, **rates)
         return np.stack([fits.theta, fits.theta_r], axis=1)
 
     makers: dict[str, Callable[[int], Any]] = {
@@ -266,8 +251,8 @@ def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
             **cell,
             "source": "synthetic",
             "pairs": made,
+            **times[name].facts,
             "seconds": seconds,
-            "spread": times[name].spread,
             "loss": full,
             "loss_retained": rest,
             "loss_ours": same[0],

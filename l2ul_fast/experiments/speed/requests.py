@@ -544,8 +544,7 @@ def measure_fit(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
             **cell,
             "source": label,
             "d": d,
-            "seconds": taken.median,
-            "spread": taken.spread,
+            **taken.facts,
             "parts": {key: float(np.median([p[key] for p in mine])) for key in mine[0]},
             "ratio": taken.median / times[OURS[2]].median,
         }
@@ -577,8 +576,7 @@ def measure_sums(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
             **cell,
             "source": "stand-in",
             "d": table.d,
-            "seconds": taken.median,
-            "spread": taken.spread,
+            **taken.facts,
             "threads_used": 1,
             "ratio": None if peer is None else taken.median / peer.median,
         }

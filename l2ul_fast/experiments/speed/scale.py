@@ -48,13 +48,8 @@ class Peak:
         return float(psutil.Process().memory_info().rss) / 2**20
 
     def _watch(self) -> None:
-        import psutil
-
-        process = psutil.Process()
-        while True:
-            self.mib = max(self.mib, process.memory_info().rss / 2**20 - self.idle)
-            if self._stop.wait(0.002):
-                return
+        while not self._stop.wait(0.002):
+            self.mib = max(self.mib, self.resident() - self.idle)
 
     def __enter__(self) -> Peak:
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -115,9 +110,9 @@ def worker(text: str) -> None:
                     seconds = call()
                 else:
                     seconds = [once(call) for _ in range(1 if task == "fit" else repeats)]
-            taken = Times(seconds)
-            facts = {"task": task, "seconds": taken.median, "spread": taken.spread, "repeats": len(seconds)}
-            print(json.dumps(facts | {"peak_mib": peak.mib, "idle_mib": idle}), flush=True)
+            print(
+                json.dumps({"task": task, **Times(seconds).facts, "peak_mib": peak.mib, "idle_mib": idle}), flush=True
+            )
 
 
 def jobs(context: Context) -> Iterator[Job]:

@@ -90,10 +90,6 @@ def _job(
     return Job(f"{experiment} {n:,} rows", cells, measure, seconds=2.0 + 2e-6 * n)
 
 
-def _timed(name: str, taken: Times) -> Record:
-    return {"method": name, "seconds": taken.median, "spread": taken.spread, "repeats": len(taken.seconds)}
-
-
 MEMORY = """
 import json, resource, sys
 from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
@@ -142,7 +138,7 @@ def measure_stream(context: Context, n: int) -> Iterator[Record]:
     limit = max(seconds[READ], seconds[KERNEL])
     for name, value in seconds.items():
         speed = {"seconds": value, "fraction_of_limit": value / limit, "rows_per_second": n / value}
-        yield _timed(name, times[name]) | speed
+        yield {"method": name, **times[name].facts, **speed}
 
 
 def _until(items: Iterator[Any], rows: int) -> Iterator[Any]:
@@ -175,10 +171,10 @@ def measure_rows(context: Context, n: int) -> Iterator[Record]:
             np.testing.assert_array_equal(store.packed(ids), held[ids])
             inner = {name: 1 if name == H5PY else 20 for name in calls}
             for name, taken in interleave(calls, context.numbers["repeats"] + 2, inner).items():
-                yield _timed(name, taken)
+                yield {"method": name, **taken.facts}
             start = time.perf_counter()
             RowReader(path, shards.files[0].X).take(ids)
-            yield _timed(FIRST, Times([time.perf_counter() - start]))
+            yield {"method": FIRST, **Times([time.perf_counter() - start]).facts}
 
 
 def _write(path: Path, X: np.ndarray, y: np.ndarray, rows: int, codec: str = "none") -> None:
@@ -220,7 +216,7 @@ def measure_write(context: Context, n: int) -> Iterator[Record]:
         }
         generate_all()  # compiled
         for method, taken in interleave(calls, context.numbers["repeats"]).items():
-            yield _timed(method, taken) | {"gb_per_second": size / taken.median / 1e9}
+            yield {"method": method, **taken.facts, "gb_per_second": size / taken.median / 1e9}
 
 
 def measure_codecs(context: Context, n: int) -> Iterator[Record]:
@@ -279,7 +275,7 @@ def measure_csv(context: Context, n: int) -> Iterator[Record]:
         turns: Calls = {method: partial(counted, method) for method in calls}
         for method, taken in interleave(turns, context.numbers["repeats"] + 2).items():
             used = {"cpu_seconds": float(np.median(cpu[method])), "bytes": text.stat().st_size}
-            yield _timed(method, taken) | used | {"rows_per_second": n / taken.median}
+            yield {"method": method, **taken.facts, **used, "rows_per_second": n / taken.median}
 
 
 NUMBERS = {"rows": 11_000_000, "repeats": 3}

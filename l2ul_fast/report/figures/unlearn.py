@@ -24,6 +24,7 @@ from l2ul_fast.report.values import (
     marked,
     median,
     r_text,
+    seconds,
     seconds_text,
     select,
     sources,
@@ -601,5 +602,16 @@ def plots(records: list[Record]) -> list[Drawing]:
 
 
 FIGURE = Figure(tables, plots)
-PAIRS = Figure(lambda records: [], goals=GOALS)
+
+
+def pairs_tables(records: list[Record]) -> list[Table]:
+    """Every maker of training pairs beside ours."""
+    rows = [
+        [str(r.get("model")), str(r["method"]), r.get("m"), r.get("s"), seconds(r.get("seconds")), r.get("ratio")]
+        for r in records
+    ]
+    return [Table("Training pairs", ["model", "method", "pairs", "rows each", "time", "time over ours"], rows)]
+
+
+PAIRS = Figure(pairs_tables, goals=GOALS)
 RECONSTRUCTION = Figure(lambda records: [reconstruction(records)])

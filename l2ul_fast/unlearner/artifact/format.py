@@ -130,10 +130,8 @@ def read_header(directory: Path | str) -> Header:
             "use the program that made it, or fit again"
         )
     try:
-        if (
-            hashlib.sha256(canonical({k: v for k, v in content.items() if k != "sha256"}).encode()).hexdigest()
-            != (content["sha256"])
-        ):
+        signed = {k: v for k, v in content.items() if k != "sha256"}
+        if hashlib.sha256(canonical(signed).encode()).hexdigest() != content["sha256"]:
             raise ValueError("checksum")
         return _checked(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

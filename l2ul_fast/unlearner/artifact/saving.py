@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import warnings
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -26,7 +25,8 @@ from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.unlearner.artifact.directory import NotTidied, Opened, append_artifact, open_artifact, save_artifact
 from l2ul_fast.unlearner.artifact.journal import View
 from l2ul_fast.unlearner.artifact.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
-from l2ul_fast.unlearner.heads.base import Arrays, Head
+from l2ul_fast.unlearner.heads import head_class
+from l2ul_fast.unlearner.heads.base import Arrays
 from l2ul_fast.unlearner.store import STORES
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
 
@@ -42,26 +42,6 @@ PER_ROW = ("cells.packed",)
 ERASABLE = ("rows", "cells")
 #: What the directory of an unlearner looked like when it last saved there, so that its journal need not be read again.
 _views: WeakKeyDictionary[L2UL, View] = WeakKeyDictionary()
-
-
-#: Modules and classes of heads by their names in a saved state.
-HEADS = {
-    "expansion": ("expansion", "Expansion"),
-    "secant": ("secant", "Secant"),
-    "wide": ("wide", "Wide"),
-    "learned": ("learned", "Learned"),
-    "kme": ("kme", "Kme"),
-    "paper": ("paper", "Paper"),
-}
-
-
-def head_class(kind: str) -> type[Head]:
-    """The class of a saved head, imported now: only some need networks, pairs or the MLP."""
-    if kind not in HEADS:
-        raise DataError(f"the saved head is of an unknown kind ({kind}): fit again")
-    module, name = HEADS[kind]
-    found: type[Head] = getattr(import_module(f"l2ul_fast.unlearner.heads.{module}"), name)
-    return found
 
 
 # Save ----------------------------------------------------------------------------------------------------------------

@@ -145,3 +145,24 @@ class Head(ABC):
     @abstractmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
         """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
+
+
+def checked(name: str, arrays: Arrays, shape: tuple[int, ...], dtype: type = np.float64) -> NDArray[Any]:
+    """A copy of a saved array; ValueError unless it has this shape and type and all its values are finite."""
+    found = np.array(arrays[name])
+    if found.shape != shape or found.dtype != dtype or not np.isfinite(found).all():
+        raise ValueError(f"{name}, which does not fit the model")
+    return found
+
+
+def checked_counts(name: str, arrays: Arrays, classes: int) -> NDArray[np.int64]:
+    """Saved numbers of rows of each class; ValueError where they can be none."""
+    found = np.array(arrays[name])
+    if (
+        found.shape != (classes,)
+        or found.dtype != np.int64
+        or found.min(initial=0) < 0
+        or (classes and not found.any())
+    ):
+        raise ValueError(f"{name}, the rows of each class, which do not add up or do not fit the model")
+    return found

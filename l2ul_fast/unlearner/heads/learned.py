@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector
-from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, checked, counts_of
+from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector, checked
+from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, counts_of
 from l2ul_fast.unlearner.heads.secant import gradient_sum
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead

@@ -95,7 +95,7 @@ class UnlearnNetwork(nn.Module):
 
 @dataclass
 class Trained:
-    """A trained network, its loss curves by epoch, and what to report about it."""
+    """A trained network, its loss curves by epoch (epoch 0 is before training), and what to report about it."""
 
     network: UnlearnNetwork
     curves: dict[str, list[float]] = field(default_factory=dict)
@@ -103,64 +103,6 @@ class Trained:
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         return self.network.weights()
-
-
-def _train(
-    network: UnlearnNetwork,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    held: torch.Tensor,
-    generator: torch.Generator,
-    epochs: int,
-    batch: int,
-    lr: float,
-    patience: int,
-    progress: Progress | None,
-) -> tuple[dict[str, list[float]], int]:
-    """Adam on the pairs not `held` (bool), mean squared error, cosine schedule; ends at the best held-out epoch.
-
-    Returns loss curves (epoch 0 is before training) and that epoch. Stops after `patience` epochs without a new best.
-    """
-    train = torch.nonzero(~held).ravel()
-    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    loss_of = nn.functional.mse_loss
-    out_x, out_target = x[held], target[held]
-
-    def held_out() -> float:
-        with torch.no_grad():
-            return float(loss_of(network(out_x), out_target))
-
-    curves: dict[str, list[float]] = {"train": [float("nan")], "heldout": [held_out()]}
-    best, kept = 0, copy.deepcopy(network.state_dict())
-    for epoch in range(1, epochs + 1):
-        order = train[torch.randperm(len(train), generator=generator)]
-        total = 0.0
-        for part in torch.split(order, batch):
-            optimizer.zero_grad()
-            loss = loss_of(network(x[part]), target[part])
-            loss.backward()
-            optimizer.step()
-            total += float(loss.detach()) * len(part)
-        schedule.step()
-        curves["train"].append(total / len(train))
-        curves["heldout"].append(held_out())
-        if curves["heldout"][-1] < curves["heldout"][best]:
-            best, kept = epoch, copy.deepcopy(network.state_dict())
-        if progress is not None:
-            progress(epoch, epochs)
-        if epoch - best >= patience:
-            break
-    network.load_state_dict(kept)
-    return curves, best
-
-
-def _hold_out(m: int, share: float, generator: torch.Generator) -> torch.Tensor:
-    if m < 10:
-        raise UserError(f"{m} training pairs are too few for a network: make at least 10")
-    held = torch.zeros(m, dtype=torch.bool)
-    held[torch.randperm(m, generator=generator)[: max(2, round(share * m))]] = True
-    return held
 
 
 def fit_direct(
@@ -178,26 +120,57 @@ def fit_direct(
     patience: int = 60,
     progress: Progress | None = None,
 ) -> Trained:
-    """The paper's head: raw [mu_D, mu_f (m, t psi), theta (m, p)] -> theta_r (m, p)."""
+    """The paper's head: raw [mu_D, mu_f (m, t psi), theta (m, p)] -> theta_r (m, p).
+
+    Adam on the pairs that are not held out, mean squared error, cosine schedule; stops after `patience` epochs without
+    a new best on the others, and ends at the best one.
+    """
     m, p = theta.shape
-    generator = torch.Generator().manual_seed(_seed(seed))
+    if m < 10:
+        raise UserError(f"{m} training pairs are too few for a network: make at least 10")
+    generator = torch.Generator().manual_seed(int(np.random.default_rng(seed).integers(2**62)))
+    loss_of = nn.functional.mse_loss
     with threads(1):
         network = UnlearnNetwork({"mu_D": mu_D.shape[1], "mu_f": mu_f.shape[1], "theta": p}, p, hidden, generator)
-        held = _hold_out(m, held_out, generator)
+        held = torch.zeros(m, dtype=torch.bool)
+        held[torch.randperm(m, generator=generator)[: max(2, round(held_out * m))]] = True
         x, target = network.join(mu_D=mu_D, mu_f=mu_f, theta=theta), torch.from_numpy(theta_r.astype(np.float32))
-        curves, best = _train(network, x, target, held, generator, epochs, batch, lr, patience, progress)
+        train, out_x, out_target = torch.nonzero(~held).ravel(), x[held], target[held]
+        optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=True)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+
+        def loss_held_out() -> float:
+            with torch.no_grad():
+                return float(loss_of(network(out_x), out_target))
+
+        losses, held_losses = [float("nan")], [loss_held_out()]
+        best, kept = 0, copy.deepcopy(network.state_dict())
+        for epoch in range(1, epochs + 1):
+            total = 0.0
+            for part in torch.split(train[torch.randperm(len(train), generator=generator)], batch):
+                optimizer.zero_grad()
+                loss = loss_of(network(x[part]), target[part])
+                loss.backward()
+                optimizer.step()
+                total += float(loss.detach()) * len(part)
+            schedule.step()
+            losses.append(total / len(train))
+            held_losses.append(loss_held_out())
+            if held_losses[-1] < held_losses[best]:
+                best, kept = epoch, copy.deepcopy(network.state_dict())
+            if progress is not None:
+                progress(epoch, epochs)
+            if epoch - best >= patience:
+                break
+        network.load_state_dict(kept)
     facts = {
-        "epochs": len(curves["train"]) - 1,
+        "epochs": len(losses) - 1,
         "best_epoch": best,
-        "heldout_loss": curves["heldout"][best],
+        "heldout_loss": held_losses[best],
         "heldout_do_nothing": float(np.mean((theta - theta_r)[held.numpy()] ** 2)),
         "m": m,
     }
-    return Trained(network, curves, facts)
-
-
-def _seed(seed: int | None) -> int:
-    return int(np.random.default_rng(seed).integers(2**62))
+    return Trained(network, {"train": losses, "heldout": held_losses}, facts)
 
 
 def train_direct(pairs: Any, cells: Any, *, seed: int | None = 0, progress: Progress | None = None) -> Trained:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector
-from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, checked, counts_of
+from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector, checked
+from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, counts_of
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels.request.network import DirectForward

@@ -19,7 +19,18 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
 from l2ul_fast.unlearner.fit import Fitted, Laps
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, Arrays, CannotLearn, Head, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import (
+    NOT_AT_OPTIMUM,
+    Arrays,
+    CannotLearn,
+    Head,
+    Ids,
+    Report,
+    Rows,
+    Vector,
+    checked,
+    checked_counts,
+)
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
 from l2ul_fast.unlearner.state import CellState
@@ -352,9 +363,8 @@ class SealedHead(Head):
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
         """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
-        theta, counts = checked("head.theta", arrays, (model.size,)), np.array(arrays["head.class_counts"])
-        if counts.dtype != np.int64 or counts.shape != (model.n_classes,) or counts.min() < 0:
-            raise ValueError("how many rows each class has")
+        theta = checked("head.theta", arrays, (model.size,))
+        counts = checked_counts("head.class_counts", arrays, model.n_classes)
         cells = CellState.from_arrays(arrays, model.d) if cls.embeds else None
         if cells is not None and not np.array_equal(cells.class_counts, counts):
             raise ValueError("the cells of the rows, which are those of other rows")
@@ -372,11 +382,3 @@ class SealedHead(Head):
     @abstractmethod
     def _saved(cls, model: Any, cells: Any, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
         """What `__init__` takes behind the cells, of a saved state; ValueError if it does not fit."""
-
-
-def checked(name: str, arrays: Arrays, shape: tuple[int, ...], dtype: type = np.float64) -> NDArray[Any]:
-    """A copy of a saved array; ValueError unless it has this shape and type and all its values are finite."""
-    found = np.array(arrays[name])
-    if found.shape != shape or found.dtype != dtype or not np.isfinite(found).all():
-        raise ValueError(f"{name}, which does not have the values it should")
-    return found

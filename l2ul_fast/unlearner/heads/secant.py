@@ -46,7 +46,18 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.fit import Fit, weighted
 from l2ul_fast.tables import BLOCK_ROWS, Table
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Head, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import (
+    NOT_AT_OPTIMUM,
+    THETA_GRID,
+    Arrays,
+    Head,
+    Ids,
+    Report,
+    Rows,
+    Vector,
+    checked,
+    checked_counts,
+)
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
@@ -265,11 +276,9 @@ class EvenBlocks:
 
 
 def _joined(parts: list[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return (
-        (parts[0])
-        if len(parts) == 1
-        else (np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts]))
-    )
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> Matrix:
@@ -695,14 +704,12 @@ class Secant(Head):
         if opened is not None:
             k = len(arrays["secant.steps"])
             shapes |= {"base": (p,), "first": (p,), "unseen": (p,), "steps": (k, p), "changes": (k, p)}
-        found = {name: np.array(arrays[f"secant.{name}"]) for name in shapes}
-        for name, shape in shapes.items():
-            kind = np.float32 if name in ("inverse", "thirds") else np.float64
-            if found[name].dtype != kind or found[name].shape != shape or not np.isfinite(found[name]).all():
-                raise ValueError(f"secant.{name}, which does not fit the model")
-        counts = np.array(arrays["secant.counts"])
-        if counts.dtype != np.int64 or counts.shape != (model.n_classes,) or counts.min() < 0 or counts.sum() < 1:
-            raise ValueError("secant.counts, which do not add up")
+        single = ("inverse", "thirds")
+        found = {
+            name: checked(f"secant.{name}", arrays, shape, np.float32 if name in single else np.float64)
+            for name, shape in shapes.items()
+        }
+        counts = checked_counts("secant.counts", arrays, model.n_classes)
         if "anchor" in found:
             model = model.with_anchor(found["anchor"], float(facts["mu"]))
         if model.name == "mlp":

@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import NOT_AT_OPTIMUM, THETA_GRID, Arrays, Head, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.heads.base import (
+    NOT_AT_OPTIMUM,
+    THETA_GRID,
+    Arrays,
+    Head,
+    Ids,
+    Report,
+    Rows,
+    Vector,
+    checked,
+    checked_counts,
+)
 from l2ul_fast.unlearner.passes import NO_WEIGHTS, blocks_of
 from l2ul_fast.workers import Workers
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, row_losses
@@ -258,14 +269,8 @@ class Wide(Head):
         """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
         p, opened = model.size, "error" in facts
         shapes = {"theta": (p,), "gradient": (p,), "value": (1,)} | ({"first": (p,)} if opened else {})
-        found = {name: np.array(arrays[f"wide.{name}"]) for name in shapes}
-        for name, shape in shapes.items():
-            if found[name].dtype != np.float64 or found[name].shape != shape or not np.isfinite(found[name]).all():
-                raise ValueError(f"wide.{name}, which does not fit the model")
-        counts = np.array(arrays["wide.counts"])
-        classes = model.n_classes if model.loss_name == NAMES[LOGISTIC] else 0
-        if counts.dtype != np.int64 or counts.shape != (classes,) or counts.min(initial=0) < 0:
-            raise ValueError("wide.counts, which do not fit the model")
+        found = {name: checked(f"wide.{name}", arrays, shape) for name, shape in shapes.items()}
+        counts = checked_counts("wide.counts", arrays, model.n_classes if model.loss_name == NAMES[LOGISTIC] else 0)
         penalty, weight = (float(facts["penalty"][0]), float(facts["penalty"][1])), float(facts["weight"])
         if not (np.isfinite([*penalty, weight]).all() and min(penalty) >= 0 and weight > 0):
             raise ValueError("the weight of the rows")

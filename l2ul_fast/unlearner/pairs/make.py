@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, Table
+from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.pairs.plan import PairPlan, draw_forget_sets, plan_pairs
 
 Progress = Callable[[int, int], None]
 Ids = NDArray[np.int64]
 
-#: Bytes of rows that subset pairs of one batch take: the more rows, the less far apart they lie in the file.
-BATCH_BYTES = 1 << 27
+#: Bytes of rows that subset pairs of one batch take: few enough that the allocator keeps them for the next batch.
+BATCH_BYTES = 3 << 23
 #: Largest gradient entry of an accepted fit.
 CONVERGED = 1e-8
 #: Full pairs trained together (they share every pass over the data).
@@ -151,8 +151,9 @@ class SubsetWork:
         for k in range(last - first):
             n_forget[k] = plan.draw(first + k, table.y, lambda rows: table.take(rows)[0], self.visible, ids[k])
         ids = self.visible[ids]
-        if isinstance(table, ArrayTable):
-            X, y, local = table.X, table.y, ids
+        if table.shards is None:
+            rows: Any = table
+            X, y, local = rows.X, rows.y, ids
         else:
             order = in_order(ids.ravel())  # of the file, in which rows are read sooner
             X, y = table.take(ids.ravel()[order])
@@ -166,9 +167,10 @@ class SubsetWork:
         for k, i in enumerate(keep):
             rows = local[i, : n_forget[i]]
             Z[k], T[k] = features(model, X[rows], y[rows], theta[i], theta_r[i], plan.s)
-        rows = ids[keep].ravel().astype(np.uint32 if len(table.y) <= 2**32 else np.int64)
+        own = ids.astype(np.uint32 if len(table.y) <= 2**32 else np.int64)
+        own = own if keep.size == len(own) else own[keep]
         sizes = np.full(keep.size, plan.s)
-        return PairBatch(first, len(ids), rows, sizes, n_forget[keep], theta[keep], theta_r[keep], Z, T)
+        return PairBatch(first, len(ids), own.ravel(), sizes, n_forget[keep], theta[keep], theta_r[keep], Z, T)
 
 
 @dataclass(frozen=True)

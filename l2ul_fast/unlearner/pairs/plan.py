@@ -105,9 +105,10 @@ class PairPlan(NamedTuple):
                 r = len(first)
                 out[:r], out[r:] = out[first], np.delete(out, first)
             seen = self.class_sizes == 0
-            seen[y[visible[out[r:]]]] = True
-            if seen.all():
-                return r
+            for some in (out[r : r + 64], out[r:]):  # a few rows show the classes that are not rare
+                seen[y[visible[some]]] = True
+                if seen.all():
+                    return r
         rare = int(np.where(self.class_sizes > 0, self.class_sizes, self.n + 1).argmin())
         raise UserError(f"class {rare} is too rare for pairs of s={self.s} rows: raise s, or leave that class out")
 

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from l2ul_kernels.linear.losses import LARGEST, LOGISTIC, LOGISTIC_BOUNDS, NAMES, POISSON, derivatives, exp, value
+from l2ul_kernels.linear.losses import (
+    LARGEST,
+    LOGISTIC,
+    LOGISTIC_BOUNDS,
+    NAMES,
+    POISSON,
+    derivatives,
+    exp,
+    row_losses,
+    value,
+)
 
 CASES = [(loss, y) for loss in range(3) for y in ((0.0, 1.0) if loss == LOGISTIC else (0.0, 3.0, 250.5))]
 losses = pytest.mark.parametrize(("loss", "y"), CASES, ids=[f"{NAMES[loss]}-{y:g}" for loss, y in CASES])
@@ -141,3 +151,19 @@ def test_a_loss_is_what_it_says():
         assert value(0, z, 0.0) == pytest.approx(math.log1p(math.exp(-z)) + z, rel=1e-12)
         assert value(1, z, 2.0) == (z - 2.0) ** 2 / 2
         assert value(2, z, 2.0) == pytest.approx(math.exp(z) - 2 * z, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", range(3))
+def test_derivatives_of_all_rows_are_those_of_each(loss):
+    """Times the rows' weights; a row of weight 0 may hold anything."""
+    z, y, weights = np.linspace(-2, 2, 5), np.array([0, 1, 0, 1, 1]), np.array([1.0, 0.0, 2.0, 0.5, 1.0])
+    z[1] = np.nan
+    for factors in (weights, np.empty(0)):
+        first, second, total = np.empty(5), np.empty(5), 0.0
+        found = row_losses(loss, z, y, factors, first, second)
+        for i in range(5):
+            w = factors[i] if factors.size else 1.0
+            e, h, _ = derivatives(loss, z[i], float(y[i]))
+            total += w * value(loss, z[i], float(y[i])) if w else 0.0
+            np.testing.assert_array_equal([first[i], second[i]], [w * e, w * h] if w else 0.0)
+        np.testing.assert_allclose(found, total, rtol=1e-15)

@@ -551,33 +551,18 @@ def cell_state(seed=0, n=600, d=4, t=7, psi=5, C=3):
 
 def test_cells_come_and_go_in_any_order():
     X, y, _, whole = cell_state()
-    parts = [CellState.empty(whole.partitions, 600, 3) for _ in range(2)]
-    rng = np.random.default_rng(1)
-    ids = rng.permutation(600)
-    for part, mine in zip(parts, (ids[:250], ids[250:]), strict=True):
-        part.add(X[mine], y[mine], mine)
-    extra = np.array([3, 4, 5])
-    parts[0].revert(y[ids[:10]], ids[:10])
-    parts[0].add(X[ids[:10]], y[ids[:10]], ids[:10])
-    parts[0].merge(parts[1])
-    np.testing.assert_array_equal(parts[0].counts, whole.counts)
-    np.testing.assert_array_equal(parts[0].packed, whole.packed)
+    state, ids, extra = CellState.empty(whole.partitions, 600, 3), np.random.default_rng(1).permutation(600), [3, 4, 5]
+    for mine in (ids[:250], ids[250:]):
+        state.add(X[mine], y[mine], mine)
+    state.revert(y[ids[:10]], ids[:10])
+    state.add(X[ids[:10]], y[ids[:10]], ids[:10])
+    np.testing.assert_array_equal(state.counts, whole.counts)
+    np.testing.assert_array_equal(state.packed, whole.packed)
     np.testing.assert_array_equal(whole.class_counts, np.bincount(y))
-    whole.revert(y[extra], extra)
+    whole.revert(y[extra], np.array(extra))
     cells = reference.assign_cells(np.delete(X, extra, axis=0), np.asarray(whole.partitions.seeds))
     np.testing.assert_array_equal(whole.counts, reference.class_counts(cells, np.delete(y, extra), 5, 3))
     assert not whole.packed[extra].any()
-
-
-def test_only_cells_of_the_same_seeds_are_merged():
-    _, _, table, state = cell_state()
-    other = CellState.build(table, 600, 7, 5, 1)
-    before = state.counts.copy()
-    with pytest.raises(UserError, match="same seeds"):
-        state.merge(other)
-    with pytest.raises(UserError, match="same row numbers"):
-        state.merge(CellState.empty(state.partitions, 700, 3))
-    np.testing.assert_array_equal(state.counts, before)
 
 
 def test_replaced_seeds_are_rows_that_stay():
