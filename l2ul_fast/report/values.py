@@ -396,6 +396,8 @@ def records_table(title: str, records: list[Record]) -> Table:
     """Records as they are, for experiments without a figure of their own: only columns that say something."""
     drop = {"experiment", "at", "job", "schema"}
     columns = [k for k in dict.fromkeys(k for r in records for k in r) if k not in drop]
-    columns = [k for k in columns if any(r.get(k) is not None and not isinstance(r[k], dict | list) for r in records)]
+    columns = [
+        k for k in columns if any(r.get(k) not in (None, "") and not isinstance(r[k], dict | list) for r in records)
+    ]
     rows = [[None if isinstance(r.get(k), dict | list) else r.get(k) for k in columns] for r in records]
     return Table(title, columns, rows)

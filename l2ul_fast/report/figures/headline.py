@@ -259,7 +259,7 @@ def _line(mark: Mark, every: list[Mark], again: Mark | None, most: int) -> list[
         _spread(mark, "seconds", "answer_seconds"),
         _times(again, mark, "seconds"),
         _erased(mark),
-        _times(again, mark, "erased"),
+        _times(again, mark, "erased") if mark.erased is not None else NONE,
         _rho(mark),
         _shares(mark),
     ]
