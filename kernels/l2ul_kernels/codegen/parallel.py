@@ -46,8 +46,3 @@ def parallel_for(kernel: Callable[..., Any], n_items: int, *args: Any, threads: 
         work(0)
         for other in others:
             other.result()
-
-
-def share(key: Any, function: Any, items: int, *what: Any, threads: int | None = None) -> None:
-    """The former name of `parallel_for`, until its last callers have moved."""
-    parallel_for(function, items, *what, threads=threads)

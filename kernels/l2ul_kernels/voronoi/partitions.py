@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
-from l2ul_kernels.codegen.pointers import address as address
 
 MAX_SEEDS = 4096
 #: Values beyond these magnitudes (after centring) could overflow a score; they are refused like infinities.
