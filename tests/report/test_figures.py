@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from l2ul_fast.cli.app import app
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments.paper import efficacy
 from l2ul_fast.measure.records import read_records
 from l2ul_fast.report import markdown, style, terminal
 from l2ul_fast.report.figure import resolve
-from l2ul_fast.report.figures import costs, efficacy, headline, methods, speedup
+from l2ul_fast.report.figures import costs, headline, methods, speedup
 from l2ul_fast.report.publish import PARTS, part_text, publish
 from l2ul_fast.report.runs import find_run, measured, ready
 from l2ul_fast.report.values import Table, dataset_label, median, r_text, seconds_text, select
@@ -73,7 +74,7 @@ def test_r_is_what_was_really_forgotten():
     assert any("r = 375 to 1,000 (asked 1,000)" in row[0].text for row in headline.tables(mlp)[1].rows)
     magic = column(methods.table(mlp), "r", dataset="magic", r="asked")
     assert {c.text for c in magic} == {"r = 375 (asked 1,000)"}
-    assert {c.text for c in column(efficacy.tables(select(found, experiment="efficacy"))[0], "r", dataset="magic")} == {
+    assert {c.text for c in column(efficacy.shown_tables(select(found, experiment="efficacy"))[0], "r", dataset="magic")} == {
         "r = 375 (asked 1,000)"
     }
     assert "375 (asked 1,000)" in {c.text for c in column(methods.brief(mlp), "r")}

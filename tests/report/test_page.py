@@ -155,8 +155,8 @@ def test_exhibits_and_styles_come_from_outside(tmp_path):
     page, _ = write_report(folder, exhibits={})  # nobody knows it: a plain table
     assert "new: records" in page.read_text()
     assert resolve(own) is own
-    assert isinstance(resolve("l2ul_fast.report.figures.cores:FIGURE"), Figure)
-    for wrong in ("l2ul_fast.report.figures.cores:NONE", "no.such.module:FIGURE", "nonsense", "json:dumps"):
+    assert isinstance(resolve("l2ul_fast.experiments.speed.cores:FIGURE"), Figure)
+    for wrong in ("l2ul_fast.experiments.speed.cores:NONE", "no.such.module:FIGURE", "nonsense", "json:dumps"):
         with pytest.raises(UserError, match=r"figure|Figure"):
             resolve(wrong)
 
