@@ -114,7 +114,7 @@ class PairWork(Protocol):
 
 
 class PairExecutor(Protocol):
-    """Who makes pairs: this process, or the workers of a cluster (`l2ul_fast.distributed.Workers`)."""
+    """Who makes pairs: this process, or the workers of a cluster (`l2ul_fast.distributed.DaskWorkers`)."""
 
     def map(self, work: PairWork) -> Iterator[PairBatch]:
         """All pairs of the work, batch by batch in any order."""
