@@ -6,16 +6,19 @@ An experiment of one's own is one file, and so are a method and a dataset: the l
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from l2ul_fast.baselines.check import check_method
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import registry, runner
 from l2ul_fast.experiments.registry import Context, Experiment, Job
 from l2ul_fast.measure.records import FIELDS, IDENTITY, REPEAT, Run, current, identity_fields, upgrade, validate
+from l2ul_fast.plugins import class_of
 
 EXPERIMENTS = registry.load()
 METHODS = ("nothing", "retrain", "retrain-warm", "newton", "sisa", "l2ul-expansion")
@@ -147,89 +150,9 @@ def test_two_processes_that_write_one_run_lose_nothing(tmp_path):
     assert found == {(who, i) for who in "ab" for i in range(200)}
 
 
-OWN_METHOD = '''
-"""A method of one file: theta as it is, moved halfway to the retrained one."""
-from l2ul_fast.baselines import Answer, Retrain
-from l2ul_fast.protocols import Style
-
-
-class Method:
-    name = "halfway"
-    style = Style("Halfway house", "#aa3377", "D")
-    exact = False
-
-    def prepare(self, table, model, seed=0):
-        self.retrain, self.model = Retrain(), model
-        self.retrain.prepare(table, model, seed)
-        self.theta = self.retrain.theta
-
-    def unlearn(self, forget, commit=False):
-        theta = (self.theta + self.retrain.unlearn(forget).theta) / 2
-        return Answer(theta, lambda X: self.model.predict_proba(theta, X))
-
-    def state_bytes(self):
-        return self.theta.nbytes
-'''
-
-OWN_EXPERIMENT = '''
-"""An experiment of one file: how long sorting takes."""
-from functools import partial
-import time
-
-import numpy as np
-
-from l2ul_fast.experiments.registry import Experiment, Job, register
-from l2ul_fast.measure.records import metric
-from l2ul_fast.report.figure import Figure
-from l2ul_fast.report.values import Table
-
-
-def jobs(context):
-    cells = [{"task": kind, "n": context.numbers["n"], "seed": context.seed} for kind in ("sort", "argsort")]
-    yield Job("sort", tuple(cells), partial(measure, context))
-
-
-def measure(context, cells):
-    x = np.random.default_rng(context.seed).random(context.numbers["n"])
-    for cell in cells:
-        start = time.perf_counter()
-        getattr(np, cell["task"])(x)
-        seconds = time.perf_counter() - start
-        yield {**cell, "dataset": "uniform", "source": "synthetic", "method": "numpy", "seconds": seconds,
-               "items_per_second": len(x) / seconds}
-
-
-def tables(records):
-    return [Table("Sorting in NumPy", ["task", "seconds"], [[r["task"], r["seconds"]] for r in records])]
-
-
-register(
-    Experiment(
-        name="sorting",
-        title="Sorting numbers",
-        help="Time of sorting.",
-        profiles={"tiny": {"n": 1000}, "quick": {"n": 10_000}},
-        jobs=jobs,
-        figure=Figure(tables),
-        fields={"items_per_second": metric("items", "1/s", "higher")},
-        in_all=False,
-    )
-)
-'''
-
-OWN_DATASET = '''
-"""A dataset of one file: two blobs."""
-import numpy as np
-
-
-class Dataset:
-    name = "blobs-of-mine"
-
-    def load(self):
-        rng = np.random.default_rng(0)
-        y = np.arange(1500) % 2
-        return rng.normal(size=(1500, 4)) + y[:, None], y
-'''
+#: The method, dataset and experiment that docs/extending.md shows.
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+OWN_METHOD, OWN_DATASET, OWN_EXPERIMENT = re.findall(r'```python\n(""".*?)```', PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +197,7 @@ def test_an_experiment_of_ones_own_is_one_file(outside):
 
 def test_a_method_and_a_dataset_of_ones_own_are_one_file_each(outside):
     folder, l2ul = outside
+    assert check_method(class_of(folder / "halfway.py", "Method")) == []
     words = ("bench", "lr", "--profile", "tiny", "--runs", "1", "--method", "halfway.py", "--data", "mine.py")
     words = (*words, "--methods", "nothing,retrain,retrain-warm,l2ul-expansion,halfway", "--out", "own")
     l2ul(*words)
