@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
-from importlib import import_module, metadata, util
+from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,9 +55,3 @@ def installed(group: str) -> Iterator[tuple[str, Any]]:
             raise UserError(
                 f"the plug-in {point.name!r} of {point.value!r} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
-
-
-def resolve(place: str) -> Any:
-    """The object at "package.module:NAME"."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)

@@ -189,11 +189,11 @@ def _show(run: Any, as_json: bool, new: bool) -> None:
         for record in run.records:
             print(json.dumps(record))
     else:
-        console().print(closing(run.records, registry.exhibits(), registry.styles_of(run)))
+        console().print(closing(run.records, registry.exhibits(), registry.styles_of()))
     page = run.folder / "report" / "index.html"
     if new or not page.exists():
         with stderr.status("drawing the report"):
-            page, _ = write_report(run.folder, None, registry.exhibits(), registry.styles_of(run))
+            page, _ = write_report(run.folder, None, registry.exhibits(), registry.styles_of())
     stderr.print(f"report: {page}")
 
 

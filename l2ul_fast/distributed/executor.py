@@ -15,7 +15,7 @@ import numpy as np
 
 from l2ul_fast.distributed.cluster import prepare, run_tasks
 from l2ul_fast.distributed.passes import SharedPasses
-from l2ul_fast.errors import DataError
+from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import FileTable, Table
 from l2ul_fast.unlearner.pairs.make import Ids, PairBatch, Pairs, PairWork, Progress, SubsetWork, pairs_of
 from l2ul_fast.unlearner.pairs.plan import PairPlan
@@ -38,10 +38,13 @@ class DaskWorkers:
         """All pairs of the work; TASK_PAIRS of them are a task."""
         prepare(self.client)
         parts, held, table = work.parts(TASK_PAIRS), work, getattr(work, "table", None)
-        if table is not None and table.shards is not None:
+        shards = None if table is None else getattr(table, "shards", False)
+        if shards:
             held = replace(work, table=_Files.of(table), visible=None)  # type: ignore[type-var]
-        else:  # arrays: not through the scheduler
+        elif shards is None:  # arrays: not through the scheduler
             held = self.client.scatter(work, broadcast=True, hash=False)
+        else:
+            raise UserError(f"workers cannot read a {type(table).__name__}")
         for _, batch in run_tasks(self.client, _make, parts, held):
             yield batch
 

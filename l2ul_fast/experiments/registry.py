@@ -188,12 +188,8 @@ def exhibits() -> dict[str, Any]:
     return found | {"gate": Exhibit("Correctness checks before any timing", None, 1000)}
 
 
-def styles_of(run: Any = None) -> dict[str, Style]:
-    """Name and marks of every method, and of those that only the run.json of `run` knows."""
+def styles_of() -> dict[str, Style]:
+    """Name and marks of every method; the report adds those that only a run's own file knows."""
     from l2ul_fast.baselines import styles
 
-    known = styles()
-    for name, given in ((run.environment.get("methods") or {}) if run is not None else {}).items():
-        if name not in known and isinstance(given, dict):
-            known[name] = Style(*(str(given.get(part, "")) for part in ("label", "colour", "marker")))
-    return known
+    return styles()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +20,8 @@ from l2ul_fast.measure.environment import StealMeter
 from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate, write_atomic
 
 Progress = Callable[[str, int, int], None]
+#: Extra -> a package that only it brings.
+EXTRAS = {"dask": "distributed", "bench": "sklearn", "learn": "torch", "data": "h5py"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ def experiments_of(options: Options) -> list[Experiment]:
     for name in options.experiments:
         if name not in known:
             raise UserError(f"{name!r} is not one of the experiments {', '.join(known)}")
+        for extra in known[name].needs:
+            if importlib.util.find_spec(EXTRAS.get(extra, extra)) is None:
+                raise UserError(f"the experiment {name} needs more: pip install 'l2ul-fast[{extra}]'")
     return [known[name] for name in options.experiments]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, FileTable, Table, check_rows, class_indices, refuse_mask
+from l2ul_fast.tables import ArrayTable, Table, check_rows, class_indices, refuse_mask
 from l2ul_fast.unlearner import fit as fitting
 from l2ul_fast.unlearner.artifact import saving
 from l2ul_fast.unlearner.artifact.ledger import entry
@@ -204,6 +204,8 @@ class L2UL:
         if y is None:
             if p["model"] in NUMBERS or sample_weight is not None:
                 raise UserError("a dataset file holds classes without weights: give X, y as arrays")
+            from l2ul_fast.tables import FileTable  # here: arrays need no h5py
+
             file = FileTable(X, part, coarse=True)
             table, store, size = file, FileStore(file), file.shards.n
         else:

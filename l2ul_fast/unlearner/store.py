@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError, UserError
-from l2ul_fast.tables import ArrayTable, Block, FileTable, Table
+from l2ul_fast.tables import ArrayTable, Block, Table
 from l2ul_kernels.request.claims import erase_rows, gather, gather_mapped
 
 Ids = NDArray[np.int64]
@@ -209,6 +209,8 @@ class FileStore(Store):
         return raw.view(np.float32), y
 
     def table(self, classes: list[Any], hidden: NDArray[np.bool_]) -> FileTable:
+        from l2ul_fast.tables import FileTable  # here: arrays need no h5py
+
         return FileTable(self._table.shards, self._table.part, hidden, self._table.y, coarse=self._table.coarse)
 
     def standardise(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -229,6 +231,8 @@ class FileStore(Store):
     def from_saved(cls, facts: dict[str, Any], arrays: Arrays, data: Any) -> FileStore:
         paths = [str(data)] if data is not None else list(facts["paths"])
         try:
+            from l2ul_fast.tables import FileTable  # here: arrays need no h5py
+
             table = FileTable(paths, facts["part"], coarse=facts.get("coarse") is True)
         except DataError as error:
             raise DataError(
@@ -249,6 +253,8 @@ class FileStore(Store):
 
 def _reopened(paths: list[str], part: str, coarse: bool) -> FileStore:
     """A FileStore in another process."""
+    from l2ul_fast.tables import FileTable  # here: arrays need no h5py
+
     return FileStore(FileTable(paths, part, coarse=coarse))
 
 

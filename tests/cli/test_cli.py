@@ -49,7 +49,7 @@ def test_help_is_everywhere(tmp_path):
     ("words", "text"),
     [
         (("bench", "kernels", "--threads", "4096"), "cannot use 4096 threads"),
-        (("bench", "kernels", "--d", "x"), "expected positive numbers"),
+        (("bench", "kernels", "--threads", "x"), "expected positive numbers"),
         (("bench", "kernels", "--out", "/proc/nowhere"), "cannot use /proc/nowhere"),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_missing_extra_is_one_sentence(run_python):
 
 
 def test_bench_kernels_measures_writes_and_goes_on(tmp_path):
-    words = ("bench", "kernels", "--d", "3", "--psi", "4", "--threads", "1", "--repeats", "1")
+    words = ("bench", "kernels", "--profile", "tiny", "--threads", "1")
     done = l2ul(*words, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
@@ -75,10 +75,10 @@ def test_bench_kernels_measures_writes_and_goes_on(tmp_path):
     assert {"sgemm peak", "sgemm of this shape", "l2ul cell_counts", "l2ul assign_cells", "scikit-learn"} <= methods
     assert all(r["differs_from_ours"] < 0.01 for r in records if "differs_from_ours" in r)
     assert {r["method"] for r in records if r["experiment"] == "cold-start"} == {"cold", "cached"}
-    assert (tmp_path / "results/kernels/report/kernels.png").stat().st_size > 10_000
+    assert (tmp_path / "results/kernels-tiny/report/kernels.png").stat().st_size > 10_000
     again = l2ul(*words, cwd=tmp_path)  # nothing is measured twice
     assert "assign_cells" in again.stdout
-    written = (tmp_path / "results/kernels/records.jsonl").read_text().splitlines()
+    written = (tmp_path / "results/kernels-tiny/records.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in written] == records
 
 

@@ -30,8 +30,11 @@ def commands() -> Iterator[tuple[str, Any]]:
 
     def below(words: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield words, command
-        for name, child in getattr(command, "commands", {}).items():
-            yield from below(f"{words} {name}", child)
+        if not hasattr(command, "list_commands"):
+            return
+        context = typer.Context(command)
+        for name in command.list_commands(context):
+            yield from below(f"{words} {name}", command.get_command(context, name))
 
     yield from below("l2ul", typer.main.get_command(app))
 

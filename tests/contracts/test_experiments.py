@@ -198,7 +198,20 @@ def test_an_experiment_of_ones_own_is_one_file(outside):
 def test_a_method_and_a_dataset_of_ones_own_are_one_file_each(outside):
     folder, l2ul = outside
     assert check_method(class_of(folder / "halfway.py", "Method")) == []
-    words = ("bench", "lr", "--profile", "tiny", "--runs", "1", "--method", "halfway.py", "--data", "mine.py")
+    words = (
+        "bench",
+        "lr",
+        "--profile",
+        "tiny",
+        "--runs",
+        "1",
+        "--threads",
+        "1",
+        "--method",
+        "halfway.py",
+        "--data",
+        "mine.py",
+    )
     words = (*words, "--methods", "nothing,retrain,retrain-warm,l2ul-expansion,halfway", "--out", "own")
     l2ul(*words)
     records = [r for r in Run(folder / "own").records if r["experiment"] == "lr"]
@@ -211,7 +224,7 @@ def test_a_method_and_a_dataset_of_ones_own_are_one_file_each(outside):
     assert "Halfway house" in page
     assert "blobs-of-mine" in page
     assert "nothing was missing" in l2ul(*words).stderr
-    two = l2ul(*words[:-1], "two", "--threads", "1", "--jobs", "2") if (os.cpu_count() or 1) > 1 else None
+    two = l2ul(*words[:-1], "two", "--jobs", "2") if (os.cpu_count() or 1) > 1 else None
     assert two is None or "measured 5 cells" in two.stderr, "plug-ins work in child processes"
     l2ul("compare", "own", "two") if two is not None else None
 

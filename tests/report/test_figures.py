@@ -74,9 +74,9 @@ def test_r_is_what_was_really_forgotten():
     assert any("r = 375 to 1,000 (asked 1,000)" in row[0].text for row in headline.tables(mlp)[1].rows)
     magic = column(methods.table(mlp), "r", dataset="magic", r="asked")
     assert {c.text for c in magic} == {"r = 375 (asked 1,000)"}
-    assert {c.text for c in column(efficacy.shown_tables(select(found, experiment="efficacy"))[0], "r", dataset="magic")} == {
-        "r = 375 (asked 1,000)"
-    }
+    assert {
+        c.text for c in column(efficacy.shown_tables(select(found, experiment="efficacy"))[0], "r", dataset="magic")
+    } == {"r = 375 (asked 1,000)"}
     assert "375 (asked 1,000)" in {c.text for c in column(methods.brief(mlp), "r")}
 
 

@@ -795,3 +795,16 @@ def test_progress_is_told():
     seen.clear()
     u.refresh(progress=lambda what, done, total: seen.append(what))
     assert seen
+
+
+def test_arrays_need_no_h5py(run_python):
+    out = run_python(
+        """
+import sys; sys.modules["h5py"] = None
+import numpy as np
+from l2ul_fast import L2UL
+X = np.random.default_rng(0).normal(size=(300, 3))
+print(L2UL("lr").fit(X, X[:, 0] > 0).unlearn([3]).n)
+"""
+    )
+    assert out.split() == ["299"]

@@ -1,5 +1,7 @@
 """One-row requests on an expansion: the integers of the rows that stay, and their root."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from unlearners import data_for, optimum
@@ -29,9 +31,10 @@ def expansion(model, anchor, order=3):
 def test_a_request_leaves_the_integers_and_the_root_of_the_rows_that_stay(model, anchor, order):
     X, y, head = expansion(model, anchor, order)
     rows, labels, status, weights = X.copy(), y.copy(), np.zeros(N, np.uint8), np.empty(0)
+    store = SimpleNamespace(X=rows, y=labels, weights=weights)
     gone, theta = [5, 40, 17], head.theta
     for row in gone:
-        code, theta, _, _ = head.forget_row(row, rows, labels, weights, status)
+        code, theta, _, _ = head.forget_row(row, store, status)
         assert code == DONE
         assert not rows[row].any()
         assert status[row] == FORGOTTEN
@@ -46,5 +49,5 @@ def test_a_request_leaves_the_integers_and_the_root_of_the_rows_that_stay(model,
     assert np.linalg.norm(head.theta - after) < (0.02 if order == 3 or model == "squared" else 0.5) * change
     held = head.sums.copy()
     for row, reason in ((5, GONE), (-1, OUTSIDE), (N, OUTSIDE)):
-        assert head.forget_row(row, rows, labels, weights, status)[0] == reason
+        assert head.forget_row(row, store, status)[0] == reason
     np.testing.assert_array_equal(head.sums, held)
