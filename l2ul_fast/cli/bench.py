@@ -30,7 +30,7 @@ class Experiments(TyperGroup):
         known = _registry(ctx)
         if cmd_name != "all" and cmd_name not in known:
             return None
-        one = typer.Typer()
+        one = typer.Typer(add_completion=False)
         help = ALL if cmd_name == "all" else known[cmd_name].help
         one.command(cmd_name, help=help)(_command(cmd_name))
         return typer.main.get_command(one)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,9 @@ from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead, Unlearned, cla
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
 from l2ul_fast.workers import workers_of
 from l2ul_kernels.request.claims import DONE, EMPTY, FOREIGN, FORGOTTEN, PRESENT, claim, release
+
+if TYPE_CHECKING:
+    from l2ul_fast.datasets.file.table import FileTable
 
 Progress = Callable[[str, int, int], None]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.tables import ArrayTable, Block, Table
 from l2ul_kernels.request.claims import erase_rows, gather, gather_mapped
+
+if TYPE_CHECKING:
+    from l2ul_fast.datasets.file.table import FileTable
 
 Ids = NDArray[np.int64]
 Weights = NDArray[np.float64]

@@ -37,7 +37,6 @@ ROOMS = {
     "torch": ("l2ul_fast/resnet/", "l2ul_fast/unlearner/heads/network.py"),
     "matplotlib": (),
     "dask": (),
-    "distributed": ("l2ul_fast/distributed/worker.py",),
 }
 OF_THE_KERNELS = {"numpy", "numba", "scipy", "threadpoolctl", "llvmlite", "l2ul_kernels"}
 

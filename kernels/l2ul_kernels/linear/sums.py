@@ -20,7 +20,7 @@ from l2ul_kernels.validate import check_sum, refuse_unusable
 Float = NDArray[np.float64]
 
 #: Rows transposed at a time: in double precision up to 40 features of them stay in the first cache, where gradient and
-#: Hessian sums ran 7 % faster than with 512 (1 M x 28, `l2ul bench baselines --only speed`).
+#: Hessian sums ran 7 % faster than with 512 (1 M x 28, `l2ul bench baseline-speed`).
 TILE = 128
 #: Rows of a block at least. Blocks depend on the number of rows only, so that sums do not depend on threads.
 BLOCK_ROWS = 2048

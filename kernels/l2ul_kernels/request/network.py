@@ -29,7 +29,7 @@ from l2ul_kernels.voronoi.subsets import count_few, count_rows
 #: float32 values per cache line.
 ALIGN = 16
 #: Up to this many rows their cells' weights are added one by one; of more, cells are counted first
-#: (l2ul_fast.experiments.forward: 1.5 us for each row; 7 us for counting some and adding all cells).
+#: (as measured when it was chosen: 1.5 us for each row; 7 us for counting some and adding all cells).
 FEW = 4
 #: Up to this many rows are counted by the calling thread: about 1 ms.
 ALONE = 20_000

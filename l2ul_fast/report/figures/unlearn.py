@@ -608,7 +608,7 @@ def pairs_tables(records: list[Record]) -> list[Table]:
     """Every maker of training pairs beside ours."""
     rows = [
         [str(r.get("model")), str(r["method"]), r.get("m"), r.get("s"), seconds(r.get("seconds")), r.get("ratio")]
-        for r in records
+        for r in select(records, experiment="pairs")
     ]
     return [Table("Training pairs", ["model", "method", "pairs", "rows each", "time", "time over ours"], rows)]
 
