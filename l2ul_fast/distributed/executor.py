@@ -40,7 +40,7 @@ class DaskWorkers:
         parts, held, table = work.parts(TASK_PAIRS), work, getattr(work, "table", None)
         shards = None if table is None else getattr(table, "shards", False)
         if shards:
-            held = replace(work, table=_Files.of(table), visible=None)  # type: ignore[type-var]
+            held = replace(work, table=_Files.of(table), visible=None)  # type: ignore[type-var,arg-type]
         elif shards is None:  # arrays: not through the scheduler
             held = self.client.scatter(work, broadcast=True, hash=False)
         else:
