@@ -125,7 +125,7 @@ def _command(name: str) -> Callable[..., None]:
         options = runner.Options(
             experiments=chosen,
             profile=profile,
-            datasets=parse_names(datasets, _dataset_names()) or extra,
+            datasets=tuple(dict.fromkeys((*parse_names(datasets, _dataset_names()), *extra))),
             methods=parse_names(methods, runner.known_methods([known[e] for e in chosen])),
             select=parse_words(select),
             numbers=numbers,
@@ -169,7 +169,8 @@ def _run(
             with progress_bar() as progress:
                 summary = runner.measure_all(plan, run, jobs, progress)
         except KeyboardInterrupt:
-            words = shlex.join(["l2ul", *(word for word in sys.argv[1:] if word != "--overwrite")])
+            program = sys.argv[0] if Path(sys.argv[0]).name == "l2ul" else "l2ul"
+            words = shlex.join([program, *(word for word in sys.argv[1:] if word != "--overwrite")])
             stderr.print(f"stopped: {len(run.refresh()):,} records are kept in {run.path}; to go on: {words}")
             raise typer.Exit(130) from None
     _show(run, as_json, bool(missing))
@@ -177,6 +178,7 @@ def _run(
     stderr.print(f"{text}; {summary.known:,} were there before; records: {run.path}")
     if summary.failed:
         stderr.print(f"{summary.failed:,} cells failed: their records say why; --retry-failed measures them again")
+        raise typer.Exit(1)
 
 
 def _show(run: Any, as_json: bool, new: bool) -> None:

@@ -79,5 +79,5 @@ def compare(
         if shown.rows:
             out.print(render([shown], out.width))
         out.print(summary(found), soft_wrap=True)
-    if found.bad:
+    if found.bad or found.lost:
         raise typer.Exit(1)

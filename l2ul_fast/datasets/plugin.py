@@ -55,6 +55,10 @@ class Content:
     sha256: str
 
 
+#: Words in place of a number: no line of column names holds them.
+NO_NAMES = (b"nan", b"inf", b"-inf", b"na", b"null", b"none", b"?")
+
+
 def is_data_file(word: str) -> bool:
     """Whether a command's argument means a file rather than a dataset's name."""
     return os.sep in word or _suffix(Path(word)) in (*READERS, ".py")
@@ -310,8 +314,8 @@ def _csv(path: Path) -> Source:
     fields = [field.strip() for field in first.split(None if delimiter == " " else delimiter.encode())]
     if len(fields) < 2:
         raise DataError(f"{path} has one column: columns of numbers and, last, the class are needed")
-    # names that are no numbers, or those that pandas gives columns without names
-    header = not any(map(_is_number, fields[:-1])) or (
+    # names that are no numbers nor what stands for a missing one, or those that pandas gives columns without names
+    header = (not any(map(_is_number, fields[:-1])) and not any(f.lower() in NO_NAMES for f in fields[:-1])) or (
         len(fields) > 3 and fields == [b"%d" % j for j in range(len(fields))]
     )
     if header and not fields[0]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines import HEAD_NAMES, Answer
+from l2ul_fast.baselines import HEAD_NAMES, METHODS, Answer
 from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.baselines.l2ul import DEFAULT
 from l2ul_fast.datasets.registry import get_info
@@ -65,6 +65,15 @@ PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
+class Broken(UserError):
+    """A method that raised something else than a sentence for users: its cells failed."""
+
+
+def copied(table: ArrayTable) -> ArrayTable:
+    """The same rows in arrays of their own."""
+    return ArrayTable(table.X.copy(), table.y.copy(), table.classes)
+
+
 class Arena:
     """A dataset, the model A trained on it, and the methods, each prepared when it is first needed."""
 
@@ -93,14 +102,18 @@ class Arena:
         if name in self._failed:
             raise self._failed[name]
         if name not in self._ready:
-            made = timed(name, self.m)
+            own = name not in METHODS and name not in HEAD_NAMES
+            table = copied(self.train) if own else self.train  # what a plug-in does to its rows is its own affair
             try:
-                made.prepare(self.train, self.kind if name in HEAD_NAMES else self.trained, self.seed)
+                made = timed(name, self.m)
+                made.prepare(table, self.kind if name in HEAD_NAMES else self.trained, self.seed)
                 for r in (3, 1):  # loads its kernels
                     made.answer(self.request("random", r, -1, 0))
-            except Exception as error:  # a plug-in's as well: it costs its own rows only
-                text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                self._failed[name] = UserError(text)
+            except UserError as error:
+                self._failed[name] = error
+                raise
+            except Exception as error:  # a plug-in's: it costs its own rows only
+                self._failed[name] = Broken(f"{type(error).__name__}: {error}")
                 raise self._failed[name] from error
             self._ready[name] = made
         return self._ready[name]
@@ -138,6 +151,8 @@ def comparison(
     n = n if model == "lr" or most is None else min(n, most)
     cold = None if model == "lr" else numbers["cold"]
     cells = cells_of(dataset, model, n, requests, names, numbers["runs"], context.seed, cold)
+    own = inputs.own_source(dataset)
+    cells = cells if own is None else tuple({**cell, "source": own} for cell in cells)
 
     def run(some: tuple[Cell, ...]) -> Iterator[Record]:
         yield from compare(arena_of(context, dataset, model), requests, some, extra)
@@ -214,18 +229,14 @@ def _round(
     before = _vector(warm.theta)
     truth, unmoved = _classes(target, test), np.asarray(arena.model.predict_proba(before, test.X)).argmax(axis=1)
     change = parameter_distance(before, _vector(target.theta)).value
-    for turn in range(len(methods)):
-        name = methods[(turn + repeat) % len(methods)]
-        try:
-            method = arena[name]
-            time.sleep(PAUSE)  # until the threads of the method before sleep
-            answer, first_seconds = method.timed_answer(ids)
-        except UserError as error:
-            yield {**key, "method": name, "r": len(ids), "accuracy": None, "rho": None, "status": str(error)}
-            continue
+
+    def measured(name: str) -> Record:
+        method = arena[name]
+        time.sleep(PAUSE)  # until the threads of the method before sleep
+        answer, first_seconds = method.timed_answer(ids.copy())
         seconds = [first_seconds]
         if extra is None:  # attacks are not about time
-            seconds = method.time_requests(ids, _others(arena, kind, r, repeat), first_seconds)
+            seconds = method.time_requests(ids.copy(), _others(arena, kind, r, repeat), first_seconds)
         answered, failed = float(np.median(seconds)), {}
         try:
             erased = erased_seconds(method, ids, answer, answered)
@@ -235,9 +246,6 @@ def _round(
         apart = disagreement(predicted, truth, unmoved)
         idle = name == "nothing"
         record: Record = {
-            **key,
-            "method": name,
-            "r": len(ids),
             "accuracy": accuracy(predicted, test.y).value,
             "retrain_accuracy": accuracy(truth, test.y).value,
             "disagreement": apart.value,
@@ -257,7 +265,19 @@ def _round(
         }
         if extra is not None:
             record |= extra(arena, answer, target, ids)
-        yield record
+        return record
+
+    for turn in range(len(methods)):
+        name = methods[(turn + repeat) % len(methods)]
+        base = {**key, "method": name, "r": len(ids)}
+        try:
+            yield base | measured(name)
+        except Broken as error:
+            yield base | {"status": str(error), "failed": True}
+        except UserError as error:
+            yield base | {"accuracy": None, "rho": None, "status": str(error)}
+        except Exception as error:  # a plug-in's: it costs its own cells only
+            yield base | {"status": f"{type(error).__name__}: {error}", "failed": True}
 
 
 def _distance(method: TimedMethod, model: Any, answer: Answer, ids: Ids, target: Answer, before: Vector) -> Record:
@@ -290,4 +310,10 @@ def _vector(theta: Vector | None) -> Vector:
 
 
 def _classes(answer: Answer, test: ArrayTable) -> NDArray[np.int64]:
-    return np.asarray(answer.predict_proba(test.X)).argmax(axis=1)
+    """Predicted classes; UserError where the answer is no model: numbers that are not finite, or of another shape."""
+    probabilities = np.asarray(answer.predict_proba(test.X), np.float64)
+    if probabilities.shape != (test.n, len(test.classes)) or not np.isfinite(probabilities).all():
+        raise UserError("the answer's probabilities are not finite numbers for each test row and class")
+    if answer.theta is not None and not np.isfinite(answer.theta).all():
+        raise UserError("the answer's parameters are not finite")
+    return probabilities.argmax(axis=1)

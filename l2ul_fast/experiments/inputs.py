@@ -35,13 +35,22 @@ def load(
     """(label, training rows, test rows); the last two datasets are kept in memory."""
     path = dataset_file(name, rows, raw_dir, folder, complete)
     train = FileTable(path, "train")
-    own = get_info(name).path is not None
-    label, both = train.shards.files[0].source if own else train.label, []
+    label, both = own_source(name) or train.label, []
     for part, share in ((train, TRAIN), (FileTable(path, "test"), 1 - TRAIN)):
         table = in_memory(part)
         part.close()
         both.append(some_rows(table, None if rows is None else max(FEWEST, round(rows * share))))
     return label, both[0], both[1]
+
+
+def own_source(name: str) -> str | None:
+    """own:<sha256> of a user's own dataset; None of the others."""
+    path = get_info(name).path
+    if path is None:
+        return None
+    table = FileTable(path, "all")
+    table.close()
+    return str(table.shards.files[0].source)
 
 
 @lru_cache(maxsize=64)

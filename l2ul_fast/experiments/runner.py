@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -151,12 +152,20 @@ def tasks_of(options: Options, threads: int, folder: Path | None = None) -> list
         context = context_of(experiment, options, threads, folder)
         for job in experiment.jobs(context):
             common = {"experiment": experiment.name, "profile": options.profile, "threads": threads}
+            common["settings"] = settings_of(experiment, options)
             found.append(Task(experiment, job, common))
     if options.select:
         found = [task for task in found if any(word in task.name for word in options.select)]
     first = {task.job.group: i for i, task in reversed(list(enumerate(found))) if task.job.group}
     place = {id(task): (first.get(task.job.group, i), i) for i, task in enumerate(found)}
     return sorted(found, key=lambda task: place[id(task)])
+
+
+def settings_of(experiment: Experiment, options: Options) -> str | None:
+    """The numbers that stand in place of the profile's, but for how often: records of others are other cells."""
+    known = {name for numbers in experiment.profiles.values() for name in numbers} - {"runs", "seeds", "repeats"}
+    own = {name: value for name, value in sorted(options.numbers.items()) if name in known}
+    return json.dumps(own) if own else None
 
 
 def complete(record: Record, task: Task, began: float, steal: float | None) -> Record:
@@ -171,7 +180,8 @@ def complete(record: Record, task: Task, began: float, steal: float | None) -> R
     if whole.get("answer_seconds") is not None:
         whole["unlearn_seconds"] = whole["answer_seconds"]
     whole |= {"at": round(time.time() - began, 3), "steal": steal}
-    same = (c for c in task.job.cells if all(whole.get(name) == value for name, value in c.items()))
+    whole = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in whole.items()}
+    same = (c for c in task.job.cells if all(whole.get(name) == value for name, value in task.key(c).items()))
     cell = next(same, None)
     if cell is None:
         shown = {name: whole.get(name) for name in (task.job.cells[0] if task.job.cells else ())}
@@ -207,11 +217,12 @@ def run_tasks(run: Run, tasks: list[Task], progress: Progress, retry_failed: boo
                 run.append(whole)
                 summary.failed += bool(whole.get("failed"))
                 summary.new += not whole.get("failed")
-        except Exception as error:  # of a plug-in as well
+            text = "the job yielded no record of this cell"
+        except (Exception, SystemExit) as error:  # of a plug-in as well
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            for cell in task.todo(run, retry_failed):
-                run.append(task.failure(cell, text))
-                summary.failed += 1
+        for cell in task.todo(run) if cells else ():
+            run.append(task.failure(cell, text))
+            summary.failed += 1
         behind += task.job.seconds
     progress("done", int(1000 * total), int(1000 * total))
     return summary

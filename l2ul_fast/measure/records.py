@@ -92,6 +92,7 @@ FIELDS: dict[str, Field] = {
     "width": identity(Whole, "width of a network"),
     "epochs": identity(Whole, "epochs of training"),
     "threads": identity(Whole, "thread budget of the process"),
+    "settings": identity(Text, "numbers that replace those of the profile (--set), as JSON"),
     "profile": identity(Text, "sizes: tiny, quick, paper or full"),
     "seed": Field(Whole, "seed of models and requests", role="repeat"),
     "repeat": Field(Whole, "number of the repetition: other rows of the same sort", role="repeat"),
@@ -276,7 +277,7 @@ class Run:
         """What run.json says; empty when it is missing or damaged."""
         try:
             found = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -296,17 +297,25 @@ class Run:
 
     def append(self, record: Record) -> None:
         """Add one record, on disk before this returns."""
-        line = (json.dumps(record) + "\n").encode()
-        with self._alone(), open(self.path, "ab+") as file:
-            size = file.seek(0, os.SEEK_END)
-            if size:
-                file.seek(size - 1)
-                if file.read(1) != b"\n":  # a process was killed while writing: its cell is measured again
-                    file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        line = (json.dumps(record, default=_plain) + "\n").encode()
+        try:
+            with self._alone(), open(self.path, "ab+") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size:
+                    file.seek(size - 1)
+                    if file.read(1) != b"\n":  # a process was killed while writing: its cell is measured again
+                        file.seek(0)
+                        text = file.read()
+                        end = text.rfind(b"\n") + 1
+                        if _is_object(text[end:]):
+                            file.write(b"\n")
+                        else:
+                            file.truncate(end)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}") from None
         self.refresh()
 
     def has(self, **key: Any) -> bool:
@@ -321,6 +330,13 @@ class Run:
         return tuple(_hashable(key[name]) for name in names) in found
 
 
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as Python's own."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise UserError(f"a record holds {value!r}, which is no JSON value")
+
+
 def _hashable(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else json.dumps(value)
 
@@ -328,7 +344,7 @@ def _hashable(value: Any) -> Any:
 def _parsed(line: bytes, number: int, path: Path) -> Record:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise UserError(f"line {number} of {path} is damaged: not a JSON object; delete the file or the line")
@@ -353,7 +369,7 @@ def read_records(folder: Path | str) -> list[Record]:
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

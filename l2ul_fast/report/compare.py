@@ -139,6 +139,7 @@ class Comparison:
     changes: list[Change]
     cells: int
     warnings: list[str]
+    lost: int = 0  #: cells with a value before and none after
     styles: Styles = field(default_factory=dict)  #: of the methods, as the runs wrote them
 
     @property
@@ -162,11 +163,15 @@ def compare_runs(
         why = _why_none(*found)
         raise UserError(f"{a} and {b} share no cell, so there is nothing to compare{why}")
     warnings = _machine_warnings(*machines)
-    changes, unpaired = [], 0
+    changes, unpaired, lost = [], 0, 0
     for key in shared:
         pairs = _pairs(cells[0][key], cells[1][key])
         unpaired += not pairs
+        lost += any(_broken(after) and not _broken(before) for before, after in pairs)
         changes += _changes(key, pairs)
+    lost += max(0, sum(bool(r.get("failed")) for r in found[1]) - sum(bool(r.get("failed")) for r in found[0]))
+    if lost:
+        warnings.append(f"{lost} cells have a value in {a} and none in {b}.")
     if unpaired:
         warnings.append(f"{unpaired} shared cells have no run with the same seed in both and were left out.")
     for name, mine in ((a, cells[0]), (b, cells[1])):
@@ -182,7 +187,17 @@ def compare_runs(
             f"Half of all requests are at least {100 * abs(math.expm1(np.median(shift))):.0f} % {how} in {b}: "
             "a change common to all methods is often the machine's."
         )
-    return Comparison(changes, len(shared), warnings, {**styles_of(machines[0]), **styles_of(machines[1])})
+    return Comparison(changes, len(shared), warnings, lost, {**styles_of(machines[0]), **styles_of(machines[1])})
+
+
+def _broken(record: Record) -> bool:
+    """Whether a cell failed, or has no accuracy, distance or time."""
+    known = [metric.read(record) for metric in METRICS if metric.name in record]
+    return (
+        bool(record.get("failed"))
+        or record.get("status", "ok") != "ok"
+        or (bool(known) and not any(v is not None for v in known))
+    )
 
 
 def _cells(records: list[Record]) -> dict[tuple[Any, ...], list[Record]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -41,6 +42,8 @@ REFERENCES = {
     "l2ul-robust": Style("L2UL, learned, robust", "pink", "P"),
     "l2ul-refreshed": Style("L2UL, refreshed", "green", "P"),
 }
+#: What matplotlib can draw as a mark; any other becomes a circle.
+MARKERS = frozenset(".,ov^<>12348spP*hH+xXDd|_")
 #: L2UL's default head: as it is, and as records of before have it.
 OURS = ("l2ul-expansion", "l2ul-newton")
 _styles: ContextVar[Styles | None] = ContextVar("styles", default=None)
@@ -60,13 +63,15 @@ def style_of(method: str) -> Style:
     """The style of a method; without a colour it takes the next free one; an unknown method is grey."""
     known = {**RETIRED, **REFERENCES, **(_styles.get() or {})}
     found = known.get(method) or Style(method, GREY, "o")
-    if found.colour:
-        return Style(found.label, NAMED.get(found.colour, found.colour), found.marker)
+    colour = NAMED.get(found.colour, found.colour)
+    marker = found.marker if found.marker in MARKERS else "o"
+    if re.fullmatch("#[0-9a-fA-F]{6}", colour):
+        return Style(found.label, colour, marker)
     taken = {NAMED.get(s.colour, s.colour) for s in known.values()}
     palette = [c for c in COLOURS if c not in ("#000000", GREY)]
     free = [c for c in palette if c not in taken] or palette
     blank = [name for name, s in known.items() if not s.colour]
-    return Style(found.label, free[blank.index(method) % len(free)], found.marker)
+    return Style(found.label, free[(blank.index(method) if method in blank else 0) % len(free)], marker)
 
 
 def method_order(method: str) -> tuple[float, str]:

@@ -178,11 +178,15 @@ def r_text(records: Iterable[Record]) -> str:
     return text if not asked or asked == found else f"{text} (asked {asked[0]:,})"
 
 
+def source_name(source: Any) -> str:
+    """real, subset, stand-in or own data: the digest of a user's own file says nothing to a reader."""
+    return "own data" if str(source).startswith("own:") else str(source or "unknown source")
+
+
 def dataset_label(dataset: Any, source: Any, n: Any) -> str:
     """magic (real, n = 15,216): no number stands without saying what data it is from."""
     rows = f"n = {n:,}" if isinstance(n, int) else "n unknown"
-    named = "own data" if str(source).startswith("own:") else source or "unknown source"
-    return f"{dataset} ({named}, {rows})"
+    return f"{dataset} ({source_name(source)}, {rows})"
 
 
 def models_text(records: Iterable[Record]) -> str:
@@ -192,7 +196,7 @@ def models_text(records: Iterable[Record]) -> str:
 
 def sources(records: Iterable[Record]) -> str:
     """higgs: stand-in; magic: real."""
-    return "; ".join(dict.fromkeys(f"{d}: {s or 'unknown source'}" for d, s, _ in settings_of(records) if d))
+    return "; ".join(dict.fromkeys(f"{d}: {source_name(s)}" for d, s, _ in settings_of(records) if d))
 
 
 # --- how values are written -------------------------------------------------------------------------------------------

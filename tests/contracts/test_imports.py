@@ -33,11 +33,7 @@ KEPT = {("cases", "experiments"), ("measure", "cases"), ("workers", "distributed
 #: Imports to the right that are to go: this list may only shrink.
 GOING: set[tuple[str, str]] = set()
 #: Slow to import, or optional: at module level in these rooms only.
-ROOMS = {
-    "torch": ("l2ul_fast/resnet/", "l2ul_fast/unlearner/heads/network.py"),
-    "matplotlib": (),
-    "dask": (),
-}
+ROOMS = {"torch": ("l2ul_fast/resnet/", "l2ul_fast/unlearner/heads/network.py"), "matplotlib": (), "dask": ()}
 OF_THE_KERNELS = {"numpy", "numba", "scipy", "threadpoolctl", "llvmlite", "l2ul_kernels"}
 
 

@@ -393,7 +393,12 @@ def _draw(by_r: dict[int, list[Record]], model: str) -> Any:
     with drawing_style():
         figure, grid = subplots(1, len(by_r), figsize=(max(7.0, 4.6 * len(by_r)), 5.4), sharey=True)
         for axis, r in zip(grid[0], by_r, strict=True):
-            axis.set(xscale="log", yscale="log", ylim=(bottom, strip), xlim=(min(times) / 4, max(times) * 6))
+            axis.set(
+                xscale="log",
+                yscale="log",
+                ylim=(bottom, strip),
+                xlim=(min(times, default=1e-6) / 4, max(times, default=1.0) * 6),
+            )
             axis.set_title(f"r = {r_text(by_r[r])}")
             axis.set_xlabel("time of one request")
             seconds_axis(axis.xaxis)
