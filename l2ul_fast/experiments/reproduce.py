@@ -62,7 +62,9 @@ def reproduce_cell(folder: Path, cell: str, out: Path | None = None) -> tuple[li
             for task in runner.tasks_of(replace(options, experiments=names), threads, folder):
                 cells = tuple(c for c in task.job.cells if any(_same(task.key(c), record) for record in mine))
                 if cells:
-                    again += [runner.complete(record, task, time.time(), None) for record in task.job.measure(cells)]
+                    again += [
+                        runner.complete(record, task, cells, time.time())[1] for record in task.job.measure(cells)
+                    ]
     if not again:
         raise UserError(f"the experiment of {cell!r} has changed: nothing was measured")
     if out is not None:

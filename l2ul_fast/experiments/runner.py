@@ -168,29 +168,32 @@ def settings_of(experiment: Experiment, options: Options) -> str | None:
     return json.dumps(own) if own else None
 
 
-def complete(record: Record, task: Task, began: float, steal: float | None) -> Record:
-    """The record with what every record has; one with a field that nobody declared becomes a failure of its cell.
+def complete(
+    record: Record, task: Task, cells: tuple[Cell, ...], began: float, steal: float | None = None
+) -> tuple[Cell, Record]:
+    """The cell of a record, and the record with what every record has; one with a field that nobody declared becomes a
+    failure of its cell.
 
     Raises
     ------
     UserError
-        For a record of no cell of the job.
+        For a record of none of the cells.
     """
     whole: Record = {"schema": SCHEMA, **task.common, "job": task.job.name, "status": "ok", **record}
     if whole.get("answer_seconds") is not None:
         whole["unlearn_seconds"] = whole["answer_seconds"]
     whole |= {"at": round(time.time() - began, 3), "steal": steal}
     whole = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in whole.items()}
-    same = (c for c in task.job.cells if all(whole.get(name) == value for name, value in task.key(c).items()))
+    same = (c for c in cells if all(whole.get(name) == value for name, value in task.key(c).items()))
     cell = next(same, None)
     if cell is None:
         shown = {name: whole.get(name) for name in (task.job.cells[0] if task.job.cells else ())}
-        raise UserError(f"{task.name} yielded a record of no cell that it listed: {shown}")
+        raise UserError(f"{task.name} yielded a record of no cell that it was given, or a second one: {shown}")
     try:
         validate(whole, task.experiment.fields)
     except UserError as error:
-        return task.failure(cell, str(error))
-    return whole
+        return cell, task.failure(cell, str(error))
+    return cell, whole
 
 
 @dataclass
@@ -210,17 +213,18 @@ def run_tasks(run: Run, tasks: list[Task], progress: Progress, retry_failed: boo
         progress(task.name, int(1000 * behind), int(1000 * total))
         cells = task.todo(run, retry_failed)
         summary.known += len(task.job.cells) - len(cells)
-        began, meter = time.time(), StealMeter()
+        began, meter, left = time.time(), StealMeter(), list(cells)
         try:
             for record in task.job.measure(cells) if cells else ():
-                whole = complete(record, task, began, meter.share())
+                cell, whole = complete(record, task, tuple(left), began, meter.share())
+                left.remove(cell)
                 run.append(whole)
                 summary.failed += bool(whole.get("failed"))
                 summary.new += not whole.get("failed")
             text = "the job yielded no record of this cell"
         except (Exception, SystemExit) as error:  # of a plug-in as well
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        for cell in task.todo(run) if cells else ():
+        for cell in left:
             run.append(task.failure(cell, text))
             summary.failed += 1
         behind += task.job.seconds

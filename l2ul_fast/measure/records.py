@@ -338,6 +338,7 @@ def _plain(value: Any) -> Any:
 
 
 def _hashable(value: Any) -> Any:
+    value = _plain(value) if hasattr(value, "item") else value
     return value if value is None or isinstance(value, str | int | float | bool) else json.dumps(value)
 
 

@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from l2ul_fast import baselines
 from l2ul_fast.baselines.check import check_method
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import registry, runner
@@ -283,3 +285,81 @@ def test_the_page_of_fields_is_generated():
     again = "run: python tests/contracts/make_records_doc.py"
     assert (docs / "records.md").read_text() == module.page(), again
     assert (docs / "records.schema.json").read_text() == module.schema(), again
+
+
+FAULTY = {
+    "raises": "def unlearn(self, forget, commit=False): raise ValueError('not today')",
+    "nan": "def unlearn(self, forget, commit=False): return Answer(None, lambda X: np.full((len(X), 2), np.nan))",
+    "writes": (
+        "def unlearn(self, forget, commit=False):
+"
+        "        forget[:] = 0; self.table.X[:] = 0; return self.nothing"
+    ),
+    "quits": "def unlearn(self, forget, commit=False): raise SystemExit",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_a_faulty_method_costs_its_own_cells_only(fault, tmp_path, monkeypatch):
+    text = f"""
+import numpy as np
+from l2ul_fast.baselines import Answer
+class Method:
+    name = "faulty"
+    def prepare(self, table, model, seed=0):
+        self.table, theta = table, model.fit(table).theta
+        self.nothing = Answer(theta, lambda X: model.predict_proba(theta, X))
+    def state_bytes(self): return 0
+    {FAULTY[fault]}
+"""
+    (tmp_path / "faulty.py").write_text(text)
+    monkeypatch.setattr(baselines, "_plugins", {})
+    plugins = {"methods": (str(tmp_path / "faulty.py"),)}
+    found = {}
+    for methods in (("nothing", "retrain", "newton"), ("nothing", "retrain", "newton", "faulty")):
+        chosen = options("lr", tmp_path, methods=methods, numbers={"runs": 2}, plugins=plugins)
+        run = Run(tmp_path / str(len(methods)))
+        if fault == "quits" and "faulty" in methods:
+            runner.run_tasks(run, runner.tasks_of(chosen, 1), silent)
+            assert any(r.get("failed") for r in run.records)
+            return
+        runner.run_tasks(run, runner.tasks_of(chosen, 1), silent)
+        found[len(methods)] = {
+            (r["dataset"], r["method"], r["repeat"]): r.get("rho") for r in run.records if r["method"] != "faulty"
+        }
+    assert found[3] == found[4]
+    faulty = [r for r in run.records if r["method"] == "faulty"]
+    assert len(faulty) == 4
+    if fault != "writes":
+        assert all(r["status"] != "ok" for r in faulty)
+    assert all(bool(r.get("failed")) == (fault == "raises") for r in faulty)
+
+
+def test_records_of_other_numbers_are_other_cells(tmp_path):
+    run = Run(tmp_path / "run")
+
+    def missing(**numbers):
+        chosen = options("lr", tmp_path, methods=("nothing",), numbers=numbers)
+        tasks = runner.tasks_of(chosen, 1)
+        count = sum(len(task.todo(run)) for task in tasks)
+        runner.run_tasks(run, tasks, silent)
+        return count
+
+    assert [missing(runs=1), missing(runs=1), missing(runs=2)] == [2, 0, 2]  # more of the same
+    assert [missing(runs=1, m=77), missing(runs=1, m=77), missing(runs=1)] == [2, 0, 0]
+
+
+def test_a_job_that_yields_nothing_or_twice_has_failed(tmp_path):
+    def jobs(context):
+        yield Job("none", ({"task": "none"},), lambda cells: iter(()))
+        yield Job("twice", ({"task": "twice"},), lambda cells: iter([{**cells[0], "seconds": 1.0}] * 2))
+        yield Job("numpy", ({"n": np.int64(3)},), lambda cells: iter([{**cells[0], "seconds": float("nan")}]))
+
+    strange = Experiment("strange", "Strange", "Odd.", {"tiny": {}}, jobs)
+    common = {"experiment": "strange", "profile": "tiny", "threads": 1}
+    tasks = [runner.Task(strange, job, common) for job in jobs(Context("tiny", {}, (), (), 1, 0, tmp_path))]
+    run = Run(tmp_path / "run")
+    summary = runner.run_tasks(run, tasks, silent)
+    assert (summary.new, summary.failed) == (2, 1)
+    assert len(run.records) == 3
+    assert json.loads(run.path.read_text().splitlines()[-1])["n"] == 3

@@ -39,6 +39,7 @@ from l2ul_fast.report.values import (
     runs_of,
     select,
     settings_of,
+    source_name,
     sources,
     timed,
     values,
@@ -203,7 +204,7 @@ def _bars(records: list[Record], title: str) -> Any:
                     paint |= {"color": "none", "edgecolor": style_of(method).colour, "hatch": "////", "linewidth": 0.8}
                 axis.bar([a for a, _ in known], mid, width * 0.92, **paint)
                 axis.vlines([a for a, _ in known], low, high, color=INK, linewidth=1)
-        labels = [f"{d}\n{s or 'unknown'}\nn = {n:,}" if isinstance(n, int) else f"{d}\n{s}" for d, s, n in settings]
+        labels = [f"{d}\n{source_name(s)}" + (f"\nn = {n:,}" if isinstance(n, int) else "") for d, s, n in settings]
         for axis in axes:
             axis.set_xticks(range(len(settings)), [plain(text) for text in labels])
             axis.set_xlim(-0.55, len(settings) - 0.45)
