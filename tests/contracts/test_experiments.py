@@ -290,11 +290,7 @@ def test_the_page_of_fields_is_generated():
 FAULTY = {
     "raises": "def unlearn(self, forget, commit=False): raise ValueError('not today')",
     "nan": "def unlearn(self, forget, commit=False): return Answer(None, lambda X: np.full((len(X), 2), np.nan))",
-    "writes": (
-        "def unlearn(self, forget, commit=False):
-"
-        "        forget[:] = 0; self.table.X[:] = 0; return self.nothing"
-    ),
+    "writes": "def unlearn(self, forget, commit=False): forget[:] = self.table.X[:] = 0; return self.nothing",
     "quits": "def unlearn(self, forget, commit=False): raise SystemExit",
 }
 
