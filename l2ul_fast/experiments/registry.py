@@ -184,7 +184,7 @@ def exhibits() -> dict[str, Any]:
     """What the report shows of every experiment, by the names of their records."""
     from l2ul_fast.report.figure import Exhibit
 
-    found = {e.name: Exhibit(e.title, e.figure, e.order) for e in load().values()}
+    found = {e.name: Exhibit(e.title, e.figure, e.order, e.records) for e in load().values()}
     return found | {"gate": Exhibit("Correctness checks before any timing", None, 1000)}
 
 

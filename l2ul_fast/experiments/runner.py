@@ -17,8 +17,9 @@ from typing import Any
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import registry
 from l2ul_fast.experiments.registry import Context, Experiment, Job
+from l2ul_fast.files import write_atomic
 from l2ul_fast.measure.environment import StealMeter
-from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate, write_atomic
+from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate
 
 Progress = Callable[[str, int, int], None]
 #: Extra -> a package that only it brings.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.files import write_atomic
 
 Record = dict[str, Any]
 Cell = Mapping[str, Any]
@@ -227,20 +228,6 @@ def upgrade(record: Record) -> Record:
     if new["experiment"] == "kernels" and isinstance(new.get("seconds"), list):
         new["seconds"] = sorted(new["seconds"])[len(new["seconds"]) // 2] if new["seconds"] else None
     return new | {"schema": SCHEMA}
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Run:

@@ -59,6 +59,7 @@ class Exhibit(NamedTuple):
     title: str
     figure: Figure | str | None = None
     order: int = 100
+    records: tuple[str, ...] = ()  #: experiments whose records it shows too
 
 
 def resolve(figure: Figure | str | None) -> Figure | None:

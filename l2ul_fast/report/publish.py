@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Record, read_records, write_atomic
+from l2ul_fast.files import write_atomic
+from l2ul_fast.measure.records import Record, read_records
 from l2ul_fast.protocols import Styles
 from l2ul_fast.report import markdown, style
 from l2ul_fast.report.figure import Exhibit, Figure

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.files import write_atomic
 from l2ul_fast.measure import environment
 from l2ul_fast.measure.records import (
     FIELDS,
@@ -20,7 +21,6 @@ from l2ul_fast.measure.records import (
     read_records,
     upgrade,
     validate,
-    write_atomic,
 )
 from l2ul_fast.measure.timing import Times, interleave
 

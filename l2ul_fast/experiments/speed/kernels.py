@@ -215,6 +215,7 @@ register(
             "differs_from_ours": info("share of the cells that differ from ours"),
             **{name: metric("of a fresh interpreter", "s") for name in STARTS},
         },
+        records=("cold-start", "nan-check"),
         datasets=("synthetic",),
         in_all=False,
         order=110,

@@ -288,6 +288,7 @@ register(
         profiles={"tiny": {"rows": 20_000, "repeats": 1}, "quick": NUMBERS, "paper": NUMBERS, "full": NUMBERS},
         jobs=jobs,
         figure="l2ul_fast.report.figures.stream:FIGURE",
+        records=("memory", "rows", "codec", "write", "csv"),
         fields={
             "fraction_of_limit": metric("time over the larger of reading alone and the kernel alone"),
             "mib": metric("growth of the peak memory", "MiB"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import write_atomic
+from l2ul_fast.files import write_atomic
 from l2ul_fast.report.style import INK, PAPER, drawing_style
 from l2ul_fast.report.values import Cell, Drawing, Table
 

@@ -70,23 +70,13 @@ def ordered(records: list[Record], exhibits: Mapping[str, Exhibit]) -> list[str]
     return sorted(found, key=lambda name: exhibits[name].order if name in exhibits else 1000)
 
 
-#: Names of records that belong to another experiment's section; "unlearn-" stands for all that begin so.
-FAMILIES = {
-    "kernels": ("cold-start", "nan-check"),
-    "stream": ("memory", "rows", "codec", "write", "csv"),
-    "unlearn": ("unlearn-",),
-    "distributed": ("distributed-",),
-}
-
-
 def section_of(experiment: str, exhibits: Mapping[str, Exhibit]) -> str:
-    """The exhibit that shows an experiment's records: its own, or its family's."""
+    """The exhibit that shows an experiment's records: its own, one that names it, or that of its first word."""
     if experiment in exhibits:
         return experiment
-    for family, members in FAMILIES.items():
-        if family in exhibits and any(experiment == m or (m[-1] == "-" and experiment.startswith(m)) for m in members):
-            return family
-    return experiment
+    first = experiment.split("-")[0]
+    found = next((name for name, exhibit in exhibits.items() if experiment in exhibit.records), first)
+    return found if found in exhibits else experiment
 
 
 def sections(
