@@ -26,7 +26,7 @@ Ids = NDArray[np.int64]
 class Answer:
     """Answer to a request: parameters (None for an ensemble), predictions (n, C) of rows, and facts by name."""
 
-    theta: Vector | None
+    theta: Any
     predict_proba: Callable[[ArrayLike], Vector]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -35,7 +35,7 @@ class Answer:
 class Outcome:
     """A method's own answer: parameters or predictor, facts, and the attributes that change when it is committed."""
 
-    theta: Vector | None
+    theta: Any
     facts: dict[str, Any]
     state: dict[str, Any]
     predict_proba: Callable[[ArrayLike], Vector] | None = None
@@ -57,7 +57,7 @@ class Baseline:
     #: Reads rows by number again and again: needs an ArrayTable.
     in_memory = False
 
-    theta: Vector | None = None
+    theta: Any = None
 
     @property
     def trains_like_A(self) -> bool:
@@ -67,11 +67,14 @@ class Baseline:
     def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
         """Train on the table and build what requests need."""
         start = time.perf_counter()
-        if self.in_memory:
-            self._in_memory(table)
+        if self.in_memory and not isinstance(table, ArrayTable):
+            raise UserError(
+                f"{self.name} needs its rows in memory, as it reads them many times: load them with tables.in_memory"
+            )
         if table.d != model.d:
             raise UserError(f"the model has {model.d} features but the rows have {table.d}")
-        self.table, self.model, self.seed, self.n = table, model, int(seed), table.n
+        self.table: Any = table
+        self.model, self.seed, self.n = model, int(seed), table.n
         self._present = np.zeros(total_rows(table), bool)
         self._present[table.ids()] = True
         self._prepare()
@@ -119,14 +122,6 @@ class Baseline:
 
     # --------------------------------------------------------------------------------------------------------- shared
 
-    def _in_memory(self, table: Table) -> ArrayTable:
-        """The table, if it is in memory."""
-        if isinstance(table, ArrayTable):
-            return table
-        raise UserError(
-            f"{self.name} needs its rows in memory, as it reads them many times: load them with tables.in_memory"
-        )
-
     def _ids(self, forget: ArrayLike) -> Ids:
         if not hasattr(self, "table"):
             raise UserError(f"{self.name} must be prepared before it can unlearn")
@@ -148,7 +143,6 @@ class Baseline:
         if outcome.predict_proba is not None:
             return Answer(outcome.theta, outcome.predict_proba, outcome.facts)
         theta, model = outcome.theta, self.model
-        assert theta is not None
         theta = theta.copy()
         return Answer(theta, lambda X: model.predict_proba(theta, X), outcome.facts)
 

@@ -118,7 +118,6 @@ class Certified(Baseline):
         if self._newton is not None:
             done = self._newton._outcome(ids)
             return Outcome(done.theta, {**done.facts, "certified": False}, {})
-        assert self.theta is not None
         X, y = self.table.take(ids)
         rows, left = self._short(X), self.n - len(ids)
         s = 1 / (1 + np.exp(-(rows @ self.theta)))
@@ -142,7 +141,6 @@ class Certified(Baseline):
         if self._newton is not None:
             self._newton.unlearn(ids, commit=True)
             return
-        assert self.theta is not None
         if not np.array_equal(self.anchor, self.theta):
             # the bound needs the Hessian at the present theta: one pass over the rows that stay
             self.anchor, self.curvature = self.theta.copy(), self._sums(self.table, self.theta)[2]

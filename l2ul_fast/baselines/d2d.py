@@ -44,7 +44,6 @@ class DescentToDelete(Baseline):
 
     def _measure(self) -> None:
         """mu, L and G of the rows now there, in one pass."""
-        assert self.theta is not None
         model, strength = self.model, penalty_strength(self.model)
         self.mu = float(strength[strength > 0].min(initial=np.inf))
         L_sum, self.longest = steepest(model, self.table)
@@ -55,10 +54,6 @@ class DescentToDelete(Baseline):
             self.L_sum, self.L_penalty = 1.5 * self.n * float(values[-1]), 0.0
             self.mu = max(float(values[0]), 1e-12)
 
-    def smoothness(self, left: int) -> float:
-        """L for any `left` of the rows: their sum is bounded by that of all, their mean is not."""
-        return self.L_sum / left + self.L_penalty
-
     def _gradient(self, table: Table, theta: Vector) -> Vector:
         total, n = np.zeros(len(theta)), 0
         for X, y in table.blocks():
@@ -67,9 +62,8 @@ class DescentToDelete(Baseline):
         return np.asarray(total / n + self.model.penalty_gradient(theta))
 
     def _outcome(self, ids: Ids) -> Outcome:
-        assert self.theta is not None
         theta, table = self.theta.copy(), self.table.without(ids)
-        L = self.smoothness(self.n - len(ids))
+        L = self.L_sum / (self.n - len(ids)) + self.L_penalty  # of any rows: their sum is bounded by that of all
         contraction = (L - self.mu) / (L + self.mu)  # how much closer to the optimum a step comes at least
         for _ in range(self.iterations):
             theta -= 2 / (L + self.mu) * self._gradient(table, theta)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, penalty_strength, steepest
-from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
+from l2ul_fast.baselines.base import Ids, Outcome, Vector, penalty_strength, steepest
+from l2ul_fast.baselines.minibatch import Dealt, Recipe, descent, edges, orders, start_of
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Trace
 
 
-class DeltaGrad(Baseline):
+class DeltaGrad(Dealt):
     """Trains by plain minibatch gradient descent and keeps every iterate and gradient; a request replays the run.
 
     Steps are exact for `burn_in` steps after the paths part and every `period` steps; in between the cached gradient is
@@ -29,7 +29,6 @@ class DeltaGrad(Baseline):
     name = "deltagrad"
     style = Style("DeltaGrad", "green", "v")
     table_order = 40
-    in_memory = True
 
     def __init__(
         self,
@@ -55,14 +54,13 @@ class DeltaGrad(Baseline):
         return False
 
     def _prepare(self) -> None:
-        table, mlp = self._in_memory(self.table), self.model.name == "mlp"
+        table, mlp = self.table, self.model.name == "mlp"
         batch = min(16384, max(256, table.n // 20)) if self.batch is None else self.batch
         few = self.batch is None and 20 * table.n < 1000 * batch
         epochs = (50 if few else 20) if self.epochs is None else self.epochs
         self.recipe = Recipe(epochs, batch, self.rate, adam=False, decay=False)
-        rows = row_order(table, self.seed)
-        self._deal, self._place = Deal(table, rows), places_of(rows, len(rows))
-        self.starts = edges(len(rows), self.recipe.batch)
+        deal = self._deal_rows()
+        self.starts = edges(len(deal.y), self.recipe.batch)
         self.batch_order = orders(len(self.starts) - 1, self.recipe.epochs, [12, self.seed])
         self._options: dict[str, Any] = {
             "memory": self.memory,
@@ -71,12 +69,14 @@ class DeltaGrad(Baseline):
             "limit": self._default_limit() if self.limit is None else self.limit,
             "published": self.as_published,
         }
-        self._descent = descent(self._deal.X, self._deal.y, self.model)
-        start = self.recipe.start(self.model, self.seed)
-        self.trace = self._descent.train(
-            start, None, self.starts, self.batch_order, self.recipe.rate, weights=self._deal.weights, trace=True
-        )
+        self._descent = descent(deal.X, deal.y, self.model)
+        self.trace = self._run(deal.weights, True)
         self.theta = self.trace.theta
+
+    def _run(self, weights: Vector, trace: bool = False) -> Trace:
+        """The run on the rows with a weight, every gradient computed."""
+        start, rate = start_of(self.model, self.seed), self.recipe.rate
+        return self._descent.train(start, None, self.starts, self.batch_order, rate, weights=weights, trace=trace)
 
     def _default_limit(self) -> float:
         if self.model.name == "mlp":
@@ -87,31 +87,19 @@ class DeltaGrad(Baseline):
 
     def _outcome(self, ids: Ids) -> Outcome:
         places = np.sort(self._place[ids])
-        done = self._descent.replay(
-            self.trace,
-            places,
-            None,
-            self.starts,
-            self.batch_order,
-            self.recipe.rate,
-            self._deal.weights,
-            keep_trace=True,
-            **self._options,
-        )
+        how: tuple[Any, ...] = (None, self.starts, self.batch_order, self.recipe.rate, self._deal.weights)
+        done = self._descent.replay(self.trace, places, *how, keep_trace=True, **self._options)
         facts = {"exact_steps": done.exact, "quasi_steps": done.quasi, "copied_steps": done.copied, "pairs": done.pairs}
         return Outcome(done.theta, facts, {"trace": done.trace})
 
     def _committed(self, ids: Ids) -> None:
-        self._deal.drop(self._place[ids])  # the trace is the new run's already
+        super()._committed(ids)  # the trace is the new run's already
         if self.limit is None:
             self._options["limit"] = self._default_limit()
 
     def retrained(self, forget: Any) -> Vector:
         """theta of the same run replayed with exact gradients throughout: what the answer approximates."""
-        weights = self._deal.without(self._place[self._ids(forget)])
-        start = self.recipe.start(self.model, self.seed)
-        return self._descent.train(start, None, self.starts, self.batch_order, self.recipe.rate, weights=weights).theta
+        return self._run(self._deal.without(self._place[self._ids(forget)])).theta
 
     def _arrays(self) -> list[NDArray[Any]]:
-        kept: Trace = self.trace
-        return [kept.theta, kept.W, kept.G, *self._deal.arrays(), self.starts, self.batch_order, self._place]
+        return [*super()._arrays(), self.trace.W, self.trace.G, self.starts, self.batch_order]

@@ -100,7 +100,6 @@ class Fyemu(Baseline):
     def make_noise(self, labels: NDArray[Any]) -> tuple[Vector, Vector]:
         """(rows (k, d), their losses (k, steps + 1)) for these labels, against the present theta."""
         model, rng = self.model, np.random.default_rng([self.seed, 17])
-        assert self.theta is not None
         kind = {"h": model.h, "activation": model.activation} if model.name == "mlp" else {}
         return error_noise(
             rng.normal(size=(len(labels), model.d)),
@@ -152,7 +151,6 @@ class Fyemu(Baseline):
         return self._near_X, self._near_y, np.concatenate(parts)
 
     def _outcome(self, ids: Ids) -> Outcome:
-        assert self.theta is not None
         X, y, keep = self._retained(ids)
         if keep.size == 0:
             raise UserError("no retained rows are left to repair the model with")

@@ -46,7 +46,6 @@ class Influence(Baseline):
         self.inverse = cho_solve(kept, np.eye(len(H)))
 
     def _outcome(self, ids: Ids) -> Outcome:
-        assert self.theta is not None
         total = self._total(ids, self.theta)
         if self.order == 1:
             return Outcome(self.theta + self.tau / self.n * total, {"order": 1}, {})

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Ids, Vector, penalty_strength, total_rows
+from l2ul_fast.baselines.base import Baseline, Ids, Vector, penalty_strength, total_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable, Table
 from l2ul_kernels.sgd.descent import Descent
@@ -44,10 +44,6 @@ class Recipe:
         if not self.decay:
             return np.full(steps, self.rate)
         return self.rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / max(steps, 1)))
-
-    def start(self, model: Any, seed: int) -> Vector:
-        """(p,) where training begins."""
-        return start_of(model, seed)
 
 
 def start_of(model: Any, seed: int) -> Vector:
@@ -104,6 +100,23 @@ class Deal:
         return [self.X, self.y, self.weights]
 
 
+class Dealt(Baseline):
+    """Base of methods that train in minibatches on all rows, in an order drawn from the seed."""
+
+    in_memory = True
+
+    def _deal_rows(self) -> Deal:
+        order = row_order(self.table, self.seed)
+        self._deal, self._place = Deal(self.table, order), places_of(order, len(order))
+        return self._deal
+
+    def _committed(self, ids: Ids) -> None:
+        self._deal.drop(self._place[ids])
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [*super()._arrays(), *self._deal.arrays(), self._place]
+
+
 def places_of(order: Ids, total: int) -> Ids:
     """(total,) the place of every row number in `order`, or -1."""
     place = np.full(total, -1, np.int64)
@@ -133,25 +146,13 @@ def train_rows(
     workers: int | None = None,
 ) -> tuple[Vector, int]:
     """(theta, steps) after training on dealt rows (those up to place `end`) from start (p,)."""
-    weights, end = rows.weights if weights is None else weights, len(rows.y) if end is None else end
-    return train_visits(descent(rows.X, rows.y, model), None, end, start, recipe, seed, weights, workers)
-
-
-def train_visits(
-    run: Descent,
-    visits: Ids | None,
-    count: int,
-    start: Vector,
-    recipe: Recipe,
-    seed: Any,
-    weights: Vector | None = None,
-    workers: int | None = None,
-) -> tuple[Vector, int]:
-    """(theta, steps) after training on `count` visits (count,) to rows, or on the first rows as they lie."""
-    starts = edges(count, recipe.batch)
+    weights, starts = (
+        rows.weights if weights is None else weights,
+        edges(len(rows.y) if end is None else end, recipe.batch),
+    )
     order = orders(len(starts) - 1, recipe.epochs, [12, *seed] if isinstance(seed, list) else [12, seed])
-    rates = recipe.rates(len(order))
-    done = run.train(start, visits, starts, order, rates, adam=recipe.adam, weights=weights, workers=workers)
+    how: dict[str, Any] = {"adam": recipe.adam, "weights": weights, "workers": workers}
+    done = descent(rows.X, rows.y, model).train(start, None, starts, order, recipe.rates(len(order)), **how)
     return done.theta, len(order)
 
 

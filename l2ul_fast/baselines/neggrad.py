@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Baseline, Ids, Outcome
-from l2ul_fast.baselines.minibatch import Deal, Recipe, descent, edges, orders, places_of, row_order
+from l2ul_fast.baselines.base import Ids, Outcome
+from l2ul_fast.baselines.minibatch import Dealt, Recipe, descent, edges, orders
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 
 
-class NegGrad(Baseline):
+class NegGrad(Dealt):
     """Minimises keep * loss(retained batch) - (1 - keep) * loss(forget batch); forget batches are taken in turn.
 
     The penalty stays as in training. More epochs do not mean more forgetting: the loss of the forgotten rows has no
@@ -23,7 +23,6 @@ class NegGrad(Baseline):
     name = "neggrad"
     style = Style("NegGrad", "orange", "X")
     table_order = 110
-    in_memory = True
 
     def __init__(self, recipe: Recipe | None = None, keep: float = 0.95, tol: float = 1e-10) -> None:
         if not 0 <= keep <= 1:
@@ -31,15 +30,12 @@ class NegGrad(Baseline):
         self.recipe, self.keep, self.tol = recipe or Recipe(epochs=1, rate=1e-3, adam=False), keep, tol
 
     def _prepare(self) -> None:
-        table = self._in_memory(self.table)
-        self.theta = self.model.fit(table, tol=self.tol).theta
-        order = row_order(table, self.seed)
-        self._deal, self._place = Deal(table, order), places_of(order, len(order))
-        self._starts = edges(len(order), self.recipe.batch)
-        self._descent = descent(self._deal.X, self._deal.y, self.model)
+        self.theta = self.model.fit(self.table, tol=self.tol).theta
+        deal = self._deal_rows()
+        self._starts = edges(len(deal.y), self.recipe.batch)
+        self._descent = descent(deal.X, deal.y, self.model)
 
     def _outcome(self, ids: Ids) -> Outcome:
-        assert self.theta is not None
         deal, batch = self._deal, self.recipe.batch
         places = np.random.default_rng([self.seed, 15]).permuted(self._place[ids])
         order = orders(len(self._starts) - 1, self.recipe.epochs, [12, self.seed])
@@ -61,8 +57,5 @@ class NegGrad(Baseline):
         )
         return Outcome(run.theta, {"steps": len(order), "keep": self.keep}, {})
 
-    def _committed(self, ids: Ids) -> None:
-        self._deal.drop(self._place[ids])
-
     def _arrays(self) -> list[NDArray[Any]]:
-        return [*super()._arrays(), *self._deal.arrays(), self._place, self._starts]
+        return [*super()._arrays(), self._starts]

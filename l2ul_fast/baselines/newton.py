@@ -16,7 +16,7 @@ from l2ul_fast.protocols import Style
 from l2ul_kernels.codegen.jit import CACHE, FAST, ensure_compiled
 
 Matrix = NDArray[np.float64]
-SOLVERS = ("auto", "compiled", "woodbury", "direct")
+SOLVERS = ("auto", "compiled", "direct")
 
 #: Relative residual at which the compiled solver stops, and above which its kept inverse is of no use.
 EXACT, STALE = 1e-13, 1e-9
@@ -34,8 +34,8 @@ class Newton(Baseline):
     H_R = H_D - sum_f H_f - r * penalty is the Hessian of the retained rows' summed objective; H_D is kept, the
     forgotten rows' part is taken off. Exact for a quadratic loss. Solvers: "compiled" (binary logistic regression;
     one row by a rank-one downdate of the kept inverse, refined with H_R itself, in one compiled call; several rows
-    as "direct"), "woodbury" (rank-r downdate of the kept Cholesky factor; binary logistic regression), "direct"
-    (factors H_R anew, any model). A Hessian that is not positive definite is damped, and the facts say by how much.
+    as "direct"), "direct" (factors H_R anew, any model). A Hessian that is not positive definite is damped, and the
+    facts say by how much.
     After a committed request the kept curvature stays the one at the theta it was computed at, less the rows gone.
     """
 
@@ -51,43 +51,34 @@ class Newton(Baseline):
     def _prepare(self) -> None:
         model = self.model
         binary = model.name == "lr" and model.n_classes == 2 and not hasattr(model, "kind")
-        if self.solver in ("compiled", "woodbury") and not binary:
-            raise UserError(f'the solver "{self.solver}" is for binary logistic regression: use "direct"')
+        if self.solver == "compiled" and not binary:
+            raise UserError('the solver "compiled" is for binary logistic regression: use "direct"')
         self._how = ("compiled" if binary else "direct") if self.solver == "auto" else self.solver
         self.theta = model.fit(self.table, tol=self.tol).theta
         self.anchor = self.theta.copy()  # where the curvature is taken
         self.curvature = hessian_of(model, self.theta, self.table)
         self._strength, self._gauge = penalty_strength(model), free_directions(model)
-        self._factor: Any = None
         self.inverse = np.zeros((0, 0))
-        self._refactor()
+        self._invert()
         if self._how == "compiled":
             _compile(self.table.take(self.table.ids()[:1])[0].dtype)
 
-    def _refactor(self) -> None:
-        """Factor or inverse of the present curvature and n, as the solver needs it."""
-        if self._how == "direct":
-            return
-        self._factor, self.damping = factor(self.curvature + self.n * np.diag(self._strength))
+    def _invert(self) -> None:
+        """The inverse for the present curvature and n, where the solver needs it."""
         if self._how == "compiled":
-            self.inverse = cho_solve(self._factor, np.eye(len(self.curvature)))
-            self._factor, self._inverse_n = None, self.n
+            kept, _ = factor(self.curvature + self.n * np.diag(self._strength))
+            self.inverse, self._inverse_n = cho_solve(kept, np.eye(len(self.curvature))), self.n
 
     def _outcome(self, ids: Ids) -> Outcome:
-        assert self.theta is not None
         if self._how == "compiled" and ids.size == 1:
             X, y = self.table.take(ids)
             out = np.empty(self.theta.size)
             if step_without_row(X[0], int(y[0]), self.theta, self._kept(), self.model.lam, self.n, out) <= STALE:
                 return Outcome(out, {"damping": 0.0}, {})
         total, left = self._total(ids, self.theta), self.n - len(ids)
-        if self._how == "woodbury":
-            move, damping = self._woodbury(ids, total), self.damping
-        else:
-            H = self._without(ids) + left * np.diag(self._strength)
-            kept, damping = factor(H if self._gauge is None else H + left * self._gauge)
-            move = cho_solve(kept, total)
-        return Outcome(self.theta + move, {"damping": damping}, {})
+        H = self._without(ids) + left * np.diag(self._strength)
+        kept, damping = factor(H if self._gauge is None else H + left * self._gauge)
+        return Outcome(self.theta + cho_solve(kept, total), {"damping": damping}, {})
 
     def _committed(self, ids: Ids) -> None:
         if self._how == "compiled" and ids.size == 1:
@@ -96,7 +87,7 @@ class Newton(Baseline):
                 return
         else:
             self.curvature = self._without(ids)
-        self._refactor()
+        self._invert()
 
     def _kept(self) -> Kept:
         return Kept(self.anchor, self.curvature, self.inverse)
@@ -107,32 +98,8 @@ class Newton(Baseline):
         of_rows = len(ids) * (self.model.hessian(self.anchor, X, y) - np.diag(self._strength))
         return np.asarray(self.curvature - of_rows)
 
-    def _woodbury(self, ids: Ids, total: Vector) -> Vector:
-        """Solve with H_D - U^T U - r * penalty: U by the Woodbury identity, the penalty by iterating, which contracts
-        by r / (n - r) each time."""
-        X, _ = self.table.take(ids)
-        rows = np.hstack([X.astype(np.float64), np.ones((len(X), 1))])
-        s = 1 / (1 + np.exp(-np.abs(rows @ self.anchor)))
-        U = np.sqrt(s * (1 - s))[:, None] * rows
-        solved = cho_solve(self._factor, U.T)  # (p, r)
-        inner = cho_factor(np.eye(len(ids)) - U @ solved)
-
-        def solve(v: Vector) -> Vector:
-            first = cho_solve(self._factor, v)
-            return np.asarray(first + solved @ cho_solve(inner, U @ first))
-
-        move = solve(total)
-        for _ in range(200):
-            before, move = move, solve(total + len(ids) * self._strength * move)
-            if np.abs(move - before).max() <= 1e-15 * np.abs(move).max():
-                break
-        return move
-
     def _arrays(self) -> list[NDArray[Any]]:
-        kept = [self.theta, self.anchor, self.curvature, self.inverse]
-        if self._factor is not None:
-            kept.append(self._factor[0])
-        return [a for a in kept if a is not None]
+        return [self.theta, self.anchor, self.curvature, self.inverse]
 
 
 def factor(H: Matrix) -> tuple[Any, float]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength
-from l2ul_fast.baselines.minibatch import Deal, Recipe, coupled_start, few_rows, places_of, row_order, train_rows
+from l2ul_fast.baselines.base import Ids, Outcome, Vector, hessian_of, penalty_strength
+from l2ul_fast.baselines.minibatch import Dealt, Recipe, coupled_start, few_rows, start_of, train_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
@@ -17,7 +17,7 @@ from l2ul_fast.tables import Table
 FEW_PAY = 200_000
 
 
-class Retrain(Baseline):
+class Retrain(Dealt):
     """Trains on the retained rows, from the same start as the first time (cold) or from the present theta (warm).
 
     solver "exact" goes to a gradient norm of tol: Newton's method, one pass over the table per step, so any table will
@@ -44,10 +44,7 @@ class Retrain(Baseline):
 
     def _prepare(self) -> None:
         if self.solver == "minibatch":
-            table = self._in_memory(self.table)
-            order = row_order(table, self.seed)
-            self._deal, self._place = Deal(table, order), places_of(order, len(order))
-            self.theta, self.prepare_facts = self._run(None, self._deal.weights)
+            self.theta, self.prepare_facts = self._run(None, self._deal_rows().weights)
         else:
             self._metric: Vector | None = None
             self.theta, self.prepare_facts = self._fit(self.table, None)
@@ -61,19 +58,18 @@ class Retrain(Baseline):
 
     def _committed(self, ids: Ids) -> None:
         if self.solver == "minibatch":
-            self._deal.drop(self._place[ids])
+            super()._committed(ids)
         else:
             self._keep_metric()
 
     def _keep_metric(self) -> None:
         """The Hessian of the present rows at theta, for warm starts; two classes (more have flat directions)."""
         if self.warm and self.model.n_classes == 2:
-            assert self.theta is not None
             total = hessian_of(self.model, self.theta, self.table)
             self._metric = total / self.n + np.diag(penalty_strength(self.model))
 
     def _run(self, start: Vector | None, weights: Vector) -> tuple[Vector, dict[str, Any]]:
-        begin = self.recipe.start(self.model, self.seed) if start is None else start
+        begin = start_of(self.model, self.seed) if start is None else start
         theta, steps = train_rows(self._deal, self.model, begin, self.recipe, self.seed, weights)
         return theta, {"steps": steps}
 
@@ -96,8 +92,8 @@ class Retrain(Baseline):
 
     def _arrays(self) -> list[NDArray[Any]]:
         if self.solver == "minibatch":
-            return [*super()._arrays(), *self._deal.arrays(), self._place]
-        return super()._arrays() + ([] if self._metric is None else [self._metric])
+            return super()._arrays()
+        return [self.theta] if self._metric is None else [self.theta, self._metric]
 
 
 class WarmRetrain(Retrain):

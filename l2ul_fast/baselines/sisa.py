@@ -65,7 +65,7 @@ class Sisa(Baseline):
         self.recipe = recipe or Recipe()
 
     def _prepare(self) -> None:
-        table = self._in_memory(self.table)
+        table = self.table
         N = len(table.X)
         if self.k * self.slices > N:
             raise UserError(f"{N} rows cannot be cut into {self.k} shards of {self.slices} slices")

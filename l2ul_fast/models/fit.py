@@ -57,6 +57,13 @@ def weighted(rows: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np
             yield X, y, None
 
 
+def softmax_rows(z: Float) -> Float:
+    """(n, C) probabilities of scores z (n, C), or of the log-odds z (n,) of class 1."""
+    z = np.stack([np.zeros_like(z), z], axis=1) if z.ndim == 1 else z
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
 def chord(
     gradient: Callable[[Float], Float],
     start: Float,

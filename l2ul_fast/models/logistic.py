@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, weighted
+from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, softmax_rows, weighted
+from l2ul_fast.models.linear import LinearModel
 from l2ul_kernels.linear import logistic, softmax
 
 #: Largest gradient entry that may be left when a fit goes on until rounding stops it.
 ROUNDING = 1e-9
 
 
-class LogisticModel:
+class LogisticModel(LinearModel):
     """Mean log-loss + lam / 2 ||coef||^2; intercepts are not penalised.
 
     Two classes: theta (p,) = [coef (d), intercept], p = d + 1. More: theta = [coef (C, d) row by row, intercept (C)],
@@ -38,17 +39,11 @@ class LogisticModel:
             )
         if not 0 < lam < np.inf:
             raise UserError(f"lam must be positive and finite (without a penalty the fit need not exist), got {lam}")
-        self.d, self.n_classes, self.lam = int(d), int(n_classes), float(lam)
-        outputs = 1 if n_classes == 2 else n_classes
-        self.size = outputs * (d + 1)
-        self._penalised = np.arange(self.size) < outputs * d
+        super().__init__(d, 1 if n_classes == 2 else int(n_classes), lam)
+        self.n_classes = int(n_classes)
 
     def __repr__(self) -> str:
         return f"LogisticModel(d={self.d}, n_classes={self.n_classes}, lam={self.lam})"
-
-    def start(self) -> Float:
-        """(p,) zeros: every class equally likely."""
-        return np.zeros(self.size)
 
     # ------------------------------------------------------------------------------------------- objective at theta
 
@@ -65,14 +60,6 @@ class LogisticModel:
             return logistic.logistic_gradient(X, y, theta, weights)
         return softmax.softmax_gradient(X, y, theta, self.n_classes)
 
-    def penalty_gradient(self, theta: ArrayLike) -> Float:
-        """(p,) lam * theta on the coefficients, 0 on intercepts."""
-        return self.lam * np.where(self._penalised, np.asarray(theta, np.float64), 0.0)
-
-    def gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
-        """(p,) gradient of the objective."""
-        return self.data_gradient(theta, X, y) + self.penalty_gradient(theta)
-
     def loss(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> float:
         """The objective: mean log-loss over the rows with penalty."""
         if self.n_classes == 2:
@@ -80,15 +67,6 @@ class LogisticModel:
         else:
             mean = softmax.softmax_loss(X, y, theta, self.n_classes)
         return mean + self._penalty(theta)
-
-    def _penalty(self, theta: ArrayLike) -> float:
-        return self.lam / 2 * float((np.asarray(theta, np.float64)[self._penalised] ** 2).sum())
-
-    def hessian(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
-        """(p, p) Hessian of the objective."""
-        g, H = np.zeros(self.size), np.zeros((self.size, self.size))
-        self._add_sums(theta, X, y, g, H)
-        return H / max(len(np.asarray(y)), 1) + self.lam * np.diag(self._penalised)
 
     def hvp(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, v: ArrayLike) -> Float:
         """(p,) Hessian of the objective times v (p,), without forming it. Labels do not matter."""
@@ -112,11 +90,7 @@ class LogisticModel:
 
     def predict_proba(self, theta: ArrayLike, X: ArrayLike) -> Float:
         """(n, C) class probabilities."""
-        z = self.logits(theta, X)
-        if self.n_classes == 2:
-            z = np.stack([np.zeros_like(z), z], axis=1)
-        e = np.exp(z - z.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
+        return softmax_rows(self.logits(theta, X))
 
     def predict(self, theta: ArrayLike, X: ArrayLike) -> NDArray[np.int64]:
         """(n,) most likely class."""
@@ -160,11 +134,7 @@ class LogisticModel:
             n = float(counts.sum())
 
         def objective(theta: Float) -> tuple[float, Float, Float]:
-            g, H, total = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0
-            for X, y, weights in one_pass():
-                total += self._add_sums(theta, X, y, g, H, weights)
-            penalty = self.lam * np.diag(self._penalised)
-            return total / n + self._penalty(theta), g / n + self.penalty_gradient(theta), H / n + penalty
+            return self._objective(theta, one_pass())
 
         def slope(theta: Float) -> Float:
             g = np.zeros(self.size)

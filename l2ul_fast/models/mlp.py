@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, chord, weighted
-from l2ul_fast.models.trust_region import Minimum, trust_newton
+from l2ul_fast.models.fit import Fit, chord, softmax_rows, weighted
+from l2ul_fast.models.trust_region import trust_newton
 from l2ul_kernels.mlp.adam import PairFits, mlp_fit_pairs, mlp_train
 from l2ul_kernels.mlp.anchored import AnchoredPairs, mlp_anchored_pairs
 from l2ul_kernels.mlp.hessian import mlp_hessian, mlp_hvp
@@ -147,16 +147,12 @@ class MLPModel:
 
     def predict_proba(self, theta: Vector, X: ArrayLike) -> Vector:
         """(n, C) probabilities."""
-        z = mlp_logits(X, theta, **self._kind)
-        if self.n_classes == 2:
-            z = np.hstack([np.zeros_like(z), z])
-        e = np.exp(z - z.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
+        return softmax_rows(self.logits(theta, X))
 
     def predict(self, theta: Vector, X: ArrayLike) -> NDArray[np.int64]:
         """(n,) class indices; a tie goes to the lower one."""
-        z = mlp_logits(X, theta, **self._kind)
-        return (z[:, 0] > 0).astype(np.int64) if self.n_classes == 2 else z.argmax(axis=1)
+        z = self.logits(theta, X)
+        return (z > 0).astype(np.int64) if self.n_classes == 2 else z.argmax(axis=1)
 
     # ------------------------------------------------------------------------------------------------------- fitting
 
@@ -192,18 +188,11 @@ class MLPModel:
                 lambda t: self.evaluate(t, rows)[1], begin, metric, tol / self.size**0.5, progress=progress
             )
         found = self._minimise(rows, begin, tol, max_steps, progress)
-        found = found._replace(steps=found.steps + passes)
-        hessian = self.hessian_of(found.theta, rows) if curvature and self.n_classes == 2 else None
-        return Fit(
-            theta=found.theta,
-            gradient_norm=found.gradient_norm,
-            steps=found.steps,
-            converged=found.converged,
-            hessian=hessian,
-            loss=found.loss,
-        )
+        found.steps += passes
+        found.hessian = self.hessian_of(found.theta, rows) if curvature and self.n_classes == 2 else None
+        return found
 
-    def _minimise(self, rows: Any, start: Vector, tol: float, max_steps: int, progress: Progress | None) -> Minimum:
+    def _minimise(self, rows: Any, start: Vector, tol: float, max_steps: int, progress: Progress | None) -> Fit:
         def evaluate(theta: Vector) -> tuple[float, Vector]:
             return self.evaluate(theta, rows)
 
@@ -215,7 +204,7 @@ class MLPModel:
         theta = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options).x
         loss, gradient = evaluate(theta)
         norm = float(np.linalg.norm(gradient))
-        return Minimum(theta, loss, norm, max_steps, norm <= tol)
+        return Fit(theta, norm, max_steps, norm <= tol, None, loss)
 
     def _adam(self, X: NDArray[Any], y: NDArray[Any], seeds: list[int]) -> Vector:
         """(len(seeds), p) from random starts: Adam, then L-BFGS, which spares Newton some 30 steps."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
+
+from l2ul_fast.models.fit import Fit
 
 Vector = NDArray[np.float64]
 
@@ -18,16 +19,6 @@ NEAR = (1e-5, 1e-8, 0.0)
 METHOD = "trust-ncg"
 
 
-class Minimum(NamedTuple):
-    """steps: evaluations of the loss after the first."""
-
-    theta: Vector
-    loss: float
-    gradient_norm: float
-    steps: int
-    converged: bool
-
-
 def trust_newton(
     evaluate: Callable[[Vector], tuple[float, Vector]],
     hessian: Callable[[Vector], Vector],
@@ -35,11 +26,11 @@ def trust_newton(
     tol: float,
     max_steps: int = 200,
     progress: Callable[[int, float], None] | None = None,
-) -> Minimum:
+) -> Fit:
     """Minimise from `start` until the gradient norm is at most tol, or for about max_steps steps.
 
     evaluate(theta) -> (loss, gradient (p,)); hessian(theta) -> (p, p). progress(step, gradient norm) is called at each
-    step.
+    step. The steps of the answer are evaluations after the first; its gradient norm is Euclidean.
     """
     steps = -1
 
@@ -63,7 +54,7 @@ def trust_newton(
             norm = float(np.linalg.norm(gradient))
         for _ in range(2):
             if not norm > tol or steps >= max_steps:
-                return Minimum(theta, loss, norm, steps, bool(norm <= tol))
+                return Fit(theta, norm, steps, bool(norm <= tol), None, loss)
             try:
                 factor = cho_factor(hessian(theta) if curvature is None else curvature, check_finite=False)
             except np.linalg.LinAlgError:
@@ -73,4 +64,4 @@ def trust_newton(
             if not np.linalg.norm(trial_gradient) < norm:
                 break
             theta, loss, gradient, norm = trial, trial_loss, trial_gradient, float(np.linalg.norm(trial_gradient))
-    return Minimum(theta, loss, norm, steps, bool(norm <= tol))
+    return Fit(theta, norm, steps, bool(norm <= tol), None, loss)

@@ -1,0 +1,67 @@
+"""What the models with a linear predictor share: theta, penalty, and the objective in one pass over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from l2ul_fast.models.fit import Float, weighted
+
+
+class LinearModel:
+    """Mean loss over the rows + lam / 2 ||coef||^2; theta (p,) = coefficients of all outputs, then free intercepts.
+
+    A model fills in `_add_sums`.
+    """
+
+    def __init__(self, d: int, outputs: int, lam: float) -> None:
+        self.d, self.lam, self.size = int(d), float(lam), outputs * (int(d) + 1)
+        self._penalised = np.arange(self.size) < outputs * d
+
+    def start(self) -> Float:
+        """(p,) zeros."""
+        return np.zeros(self.size)
+
+    def _add_sums(
+        self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, g: Float, H: Float | None, weights: Any = None
+    ) -> float:
+        """The rows' loss; adds their gradient to g (p,) and their Hessian, at least above the diagonal, to H (p, p)."""
+        raise NotImplementedError
+
+    def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, weights: Any = None) -> Float:
+        """(p,) mean gradient of the loss over the rows, each times its weight, without penalty."""
+        g = np.zeros(self.size)
+        self._add_sums(theta, X, y, g, None, weights)
+        return g / max(len(np.asarray(X)), 1)
+
+    def penalty_gradient(self, theta: ArrayLike) -> Float:
+        """(p,) lam * theta on the coefficients, 0 on intercepts."""
+        return self.lam * np.where(self._penalised, np.asarray(theta, np.float64), 0.0)
+
+    def gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
+        """(p,) gradient of the objective."""
+        return self.data_gradient(theta, X, y) + self.penalty_gradient(theta)
+
+    def loss(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> float:
+        """The objective: mean loss over the rows with penalty."""
+        return self._objective(theta, weighted((X, y)))[0]
+
+    def hessian(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
+        """(p, p) Hessian of the objective."""
+        return self._objective(theta, weighted((X, y)))[2]
+
+    def _penalty(self, theta: ArrayLike) -> float:
+        return self.lam / 2 * float((np.asarray(theta, np.float64)[self._penalised] ** 2).sum())
+
+    def _objective(self, theta: ArrayLike, blocks: Iterable[Any]) -> tuple[float, Float, Float]:
+        """(value, gradient (p,), Hessian (p, p)) of the objective over blocks (X, y, weights or None)."""
+        g, H, total, n = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0, 0.0
+        for X, y, weights in blocks:
+            total += self._add_sums(theta, X, y, g, H, weights)
+            n += len(X) if weights is None else float(np.sum(weights))
+        n, H = max(n, 1.0), np.triu(H) + np.triu(H, 1).T
+        penalty = self.lam * np.diag(self._penalised)
+        return total / n + self._penalty(theta), g / n + self.penalty_gradient(theta), H / n + penalty
