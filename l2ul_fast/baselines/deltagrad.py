@@ -87,8 +87,8 @@ class DeltaGrad(Dealt):
 
     def _outcome(self, ids: Ids) -> Outcome:
         places = np.sort(self._place[ids])
-        how: tuple[Any, ...] = (None, self.starts, self.batch_order, self.recipe.rate, self._deal.weights)
-        done = self._descent.replay(self.trace, places, *how, keep_trace=True, **self._options)
+        how = {"weights": self._deal.weights, "keep_trace": True, **self._options}
+        done = self._descent.replay(self.trace, places, None, self.starts, self.batch_order, self.recipe.rate, **how)
         facts = {"exact_steps": done.exact, "quasi_steps": done.quasi, "copied_steps": done.copied, "pairs": done.pairs}
         return Outcome(done.theta, facts, {"trace": done.trace})
 

@@ -22,6 +22,15 @@ METHODS = BASELINES
 ROWS = 4096
 
 
+def _ratio(theirs: Callable[[], object], ours: Callable[[], object], turns: int) -> float:
+    """Seconds of their call over those of ours, in turns, both warmed up by two calls."""
+    for call in (ours, theirs, ours, theirs):
+        call()
+    inner = max(1, min(50, int(0.01 / once(ours))))
+    times = interleave({"ours": ours, "theirs": theirs}, turns, {"ours": inner})
+    return times["theirs"].median / times["ours"].median
+
+
 def over_baseline(profile: Profile, dataset: str, threads: int, model: str, method: str) -> float:
     """Seconds of a baseline's request over those of L2UL's, R rows each. Above 1, L2UL is faster."""
     with budget(threads):
@@ -33,12 +42,7 @@ def over_baseline(profile: Profile, dataset: str, threads: int, model: str, meth
             requests.before()
             requests.call()
 
-        calls: dict[str, Callable[[], object]] = {"ours": ours, "theirs": lambda: found.unlearn(ids)}
-        for call in (*calls.values(), *calls.values()):
-            call()
-        inner = max(1, min(50, int(0.01 / once(ours))))
-        times = interleave(calls, profile.turns, {"ours": inner})
-    return times["theirs"].median / times["ours"].median
+        return _ratio(lambda: found.unlearn(ids), ours, profile.turns)
 
 
 def over_peer(profile: Profile, dataset: str, threads: int, psi: int, peer: str) -> float:
@@ -53,17 +57,9 @@ def over_peer(profile: Profile, dataset: str, threads: int, psi: int, peer: str)
         out = np.empty((len(X), T), np.uint8)
         with budget(threads):
             theirs = partial(known[PEERS[peer]](X, partitions.seeds, threads), len(X))
-            calls: dict[str, Callable[[], object]] = {
-                "ours": lambda: assign_cells(X, partitions, out=out),
-                "theirs": theirs,
-            }
-            for call in (*calls.values(), *calls.values()):
-                call()
-            inner = max(1, min(50, int(0.01 / once(calls["ours"]))))
-            times = interleave(calls, profile.turns, {"ours": inner})
+            return _ratio(theirs, lambda: assign_cells(X, partitions, out=out), profile.turns)
     except ImportError as error:
         raise Skip(f"{peer} is not installed ({error.name})") from None
-    return times["theirs"].median / times["ours"].median
 
 
 def of_peak(profile: Profile, dataset: str, threads: int, psi: int, kernel: str) -> float:

@@ -120,21 +120,15 @@ def pairs(profile: Profile, dataset: str, model: str) -> Work:
     return Work(lambda: mlp.fit_pairs(X, y, ids, n_forget, epochs=20, epochs_retained=10), info)
 
 
-def baseline_of(method: str, model: str) -> Any:
-    """A baseline with its defaults, but MLPs are retrained by epochs: exact Newton steps take minutes on some sets."""
-    from l2ul_fast.baselines import METHODS
-
-    exact = method != "retrain" or model == "lr"
-    return METHODS[method]() if exact else METHODS[method](solver="minibatch")
-
-
 def prepared(profile: Profile, dataset: str, model: str, method: str) -> Any:
-    """A baseline prepared on the rows of the cell."""
+    """A baseline with its defaults, prepared on the rows of the cell; but MLPs are retrained by epochs: exact Newton
+    steps take minutes on some sets."""
+    from l2ul_fast.baselines import METHODS
     from l2ul_fast.models import LogisticModel, MLPModel
     from l2ul_fast.tables import ArrayTable
 
     X, y = model_rows(profile, dataset, model)
-    found = baseline_of(method, model)
+    found = METHODS[method](**({"solver": "minibatch"} if (method, model) == ("retrain", "mlp") else {}))
     kind = LogisticModel if model == "lr" else MLPModel
     found.prepare(ArrayTable(X, y, [0, 1]), kind(X.shape[1]), 0)
     return found
@@ -152,32 +146,22 @@ def baseline(profile: Profile, dataset: str, model: str, method: str) -> Work:
     return Work(lambda: found.unlearn(ids), facts(dataset, found.n, model=model, method=method, r=R))
 
 
+def _of_kernels(profile: Profile) -> dict[str, tuple[Any, ...]]:
+    return {"dataset": profile.datasets, "psi": profile.psi}
+
+
+def _of_models(profile: Profile, **more: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
+    return {"dataset": profile.few, "model": MODELS, **more}
+
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        Case(
-            "assign_cells",
-            "kernels",
-            partial(kernel, assign=True),
-            lambda p: {"dataset": p.datasets, "psi": p.psi},
-            all_threads,
-        ),
-        Case(
-            "cell_counts",
-            "kernels",
-            partial(kernel, assign=False),
-            lambda p: {"dataset": p.datasets, "psi": p.psi},
-            all_threads,
-        ),
+        Case("assign_cells", "kernels", partial(kernel, assign=True), _of_kernels, all_threads),
+        Case("cell_counts", "kernels", partial(kernel, assign=False), _of_kernels, all_threads),
         Case("stream_counts", "stream", stream, lambda p: {"dataset": p.few}, all_threads),
-        Case("request", "unlearn", request, lambda p: {"dataset": p.few, "model": MODELS, "r": (1, 100, 1000)}),
-        Case("pairs", "pairs", pairs, lambda p: {"dataset": p.few, "model": MODELS}, model_threads),
-        Case(
-            "baseline",
-            "baselines",
-            baseline,
-            lambda p: {"dataset": p.few, "model": MODELS, "method": BASELINES},
-            model_threads,
-        ),
+        Case("request", "unlearn", request, partial(_of_models, r=(1, 100, 1000))),
+        Case("pairs", "pairs", pairs, _of_models, model_threads),
+        Case("baseline", "baselines", baseline, partial(_of_models, method=BASELINES), model_threads),
     )
 }

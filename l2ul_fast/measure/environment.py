@@ -14,22 +14,10 @@ import numba
 from l2ul_kernels.codegen import jit, llvm
 from l2ul_kernels.threads import available_cores, report
 
-PACKAGES = (
-    "l2ul-fast",
-    "numpy",
-    "numba",
-    "llvmlite",
-    "scipy",
-    "scikit-learn",
-    "torch",
-    "h5py",
-    "hdf5plugin",
-    "faiss-cpu",
-    "ikpykit",
-    "distributed",
-    "asv",
-    "pytest-benchmark",
-)
+PACKAGES = """
+    l2ul-fast numpy numba llvmlite scipy scikit-learn torch h5py hdf5plugin faiss-cpu ikpykit distributed asv
+    pytest-benchmark
+"""
 
 
 def cpu_model() -> str:
@@ -43,22 +31,12 @@ def cpu_model() -> str:
 
 def git_sha() -> str | None:
     """Commit of the checkout this package runs from, with + when files differ from it; None outside a checkout."""
-    here = Path(__file__).parent
+    order = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        sha = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        found = subprocess.run(order, cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return sha + ("+" if changed else "")
+    return found.stdout.strip()
 
 
 def steal() -> tuple[float, float] | None:
@@ -90,7 +68,7 @@ class StealMeter:
 def versions() -> dict[str, str | None]:
     """Installed version of every package that matters for speed; None when it is not there."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in PACKAGES.split():
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -256,10 +256,8 @@ def report(check: Check, ratios: dict[str, float], findings: list[Finding]) -> b
 
 
 def parser() -> argparse.ArgumentParser:
-    plan, p = (
-        Plan(),
-        argparse.ArgumentParser(prog="python -m l2ul_fast.measure.perfcheck", description=__doc__.split("\n")[0]),
-    )
+    plan, text = Plan(), __doc__.split("\n")[0]
+    p = argparse.ArgumentParser(prog="python -m l2ul_fast.measure.perfcheck", description=text)
     p.add_argument("--base", default="HEAD~1", help="commit to compare with, or a folder with its sources")
     p.add_argument("--head", default=".", help="commit or folder to judge (default: the files here as they are)")
     p.add_argument("--only", default="", metavar="REGEX", help='cells to run, such as "cell_counts.*threads=1"')
@@ -277,13 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
     """0: no slowdown beyond noise; 1: something slowed down or broke; 2: cannot compare."""
     a = parser().parse_args(arguments)
     try:
-        if (
-            min(a.rounds, a.launches) < 1
-            or a.confirm < 3
-            or not 0 <= a.minimum < 1
-            or not 0 < a.alpha < 1
-            or a.least < 0
-        ):
+        shares = 0 <= a.minimum < 1 and 0 < a.alpha < 1 and a.least >= 0
+        if min(a.rounds, a.launches) < 1 or a.confirm < 3 or not shares:
             raise UserError("at least 1 round, 1 launch and 3 to confirm are needed; minimum and alpha lie below 1")
         cells = smoke_cells(a.only)
         plan = Plan(a.rounds, a.launches, a.confirm, minimum=a.minimum, least=a.least, alpha=a.alpha)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,11 +20,18 @@ def _pair(p: ArrayLike, q: ArrayLike) -> tuple[Vector, Vector]:
 
 def activation_distance(proba: ArrayLike, retrained: ArrayLike, original: ArrayLike | None = None) -> Value:
     """Mean over rows of ||p' - p_r||_2, probabilities (n, C). Target 0; at most sqrt(2)."""
-    p, q = _pair(proba, retrained)
+    return _mean(lambda p, q: np.linalg.norm(p - q, axis=1), proba, retrained, original)
+
+
+def _mean(
+    rows: Callable[[Vector, Vector], Vector], proba: ArrayLike, q: ArrayLike, original: ArrayLike | None
+) -> Value:
+    """Mean of rows(p, q) (n,), and that of the original beside."""
+    p, q = _pair(proba, q)
     if len(p) == 0:
         return degenerate("no rows", 0.0)
-    nothing = None if original is None else activation_distance(original, retrained).value
-    return measured(float(np.linalg.norm(p - q, axis=1).mean()), 0.0, nothing)
+    nothing = None if original is None else _mean(rows, original, q, None)
+    return measured(float(rows(p, q).mean()), 0.0, nothing)
 
 
 def js_rows(p: ArrayLike, q: ArrayLike) -> Vector:
@@ -36,11 +45,7 @@ def js_rows(p: ArrayLike, q: ArrayLike) -> Vector:
 
 def js_divergence(proba: ArrayLike, retrained: ArrayLike, original: ArrayLike | None = None) -> Value:
     """Mean over rows of the Jensen-Shannon divergence between p' and p_r (n, C), in nats. Target 0; at most log 2."""
-    rows = js_rows(proba, retrained)
-    if len(rows) == 0:
-        return degenerate("no rows", 0.0)
-    nothing = None if original is None else js_divergence(original, retrained).value
-    return measured(float(rows.mean()), 0.0, nothing)
+    return _mean(js_rows, proba, retrained, original)
 
 
 def zrf(proba: ArrayLike, random_proba: ArrayLike, target: Number = None, nothing: Number = None) -> Value:

@@ -51,26 +51,19 @@ def modified_entropy(proba: ArrayLike, y: ArrayLike) -> Vector:
     return np.asarray(-(1 - own) * np.log(np.maximum(own, TINY)) - others.sum(axis=1))
 
 
-def _svc(inside: Vector, outside: Vector, asked: Vector) -> tuple[NDArray[np.bool_], bool]:
-    """(asked rows (k,) called members, whether the verdict is the same for all training rows)."""
-    from sklearn.svm import SVC
-
-    X = np.concatenate([inside, outside])
-    y = np.repeat([1, 0], [len(inside), len(outside)])
-    attacker = SVC(C=3, gamma="auto", kernel="rbf").fit(X, y)
-    return attacker.predict(asked) == 1, len(np.unique(attacker.predict(X))) == 1
-
-
 def _share(inside: Vector, outside: Vector, asked: Vector, member: bool, target: Number, nothing: Number) -> Value:
     """Share of asked rows called members (or not members), with the reasons why it may mean nothing."""
     if len(asked) < MIN_ROWS:
         return degenerate(f"r = {len(asked)}: a share of fewer than {MIN_ROWS} rows is too coarse", target, nothing)
     if min(len(inside), len(outside)) < MIN_ROWS:
         return degenerate(f"the attack needs {MIN_ROWS} retained and test rows to learn from", target, nothing)
-    called, constant = _svc(inside, outside, asked)
-    if constant:
+    from sklearn.svm import SVC
+
+    X, y = np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)])
+    attacker = SVC(C=3, gamma="auto", kernel="rbf").fit(X, y)
+    if len(np.unique(attacker.predict(X))) == 1:
         return degenerate("the attacker gives every row the same verdict", target, nothing)
-    return measured(float((called == member).mean()), target, nothing)
+    return measured(float(((attacker.predict(asked) == 1) == member).mean()), target, nothing)
 
 
 def mia_chundawat2023(

@@ -74,7 +74,12 @@ def pooled_attack(
     a, b, request = _balanced(members, outsiders, rng)
     goals = [retrained.auc if retrained else Value(0.5), *(retrained.tpr[q] if retrained else Value(q) for q in rates)]
     beside = [original.auc if original else None, *(original.tpr[q] if original else None for q in rates)]
-    if reason := _unusable(a, b):
+    reason = None
+    if len(a) < MIN_ROWS:
+        reason = f"{len(a)} forgotten rows in all: at least {MIN_ROWS} are needed; pool more requests"
+    elif min(a.min(), b.min()) == max(a.max(), b.max()):
+        reason = "all scores are equal"
+    if reason:
         found = [degenerate(reason, goal, o) for goal, o in zip(goals, beside, strict=True)]
         return Attack(found[0], dict(zip(rates, found[1:], strict=True)))
     curve = _Curve(a, b)
@@ -107,14 +112,6 @@ def _balanced(
         b.append(o if n == len(o) else rng.permutation(o)[:n])
         request.append(np.full(n, k))
     return np.concatenate(a), np.concatenate(b), np.concatenate(request)
-
-
-def _unusable(a: Vector, b: Vector) -> str | None:
-    if len(a) < MIN_ROWS:
-        return f"{len(a)} forgotten rows in all: at least {MIN_ROWS} are needed; pool more requests"
-    if min(a.min(), b.min()) == max(a.max(), b.max()):
-        return "all scores are equal"
-    return None
 
 
 class _Curve:

@@ -1,4 +1,4 @@
-"""What the models with a linear predictor share: theta, penalty, and the objective in one pass over the rows."""
+"""Base of the models with a linear predictor: theta, penalty, and the objective in one pass over the rows."""
 
 from __future__ import annotations
 

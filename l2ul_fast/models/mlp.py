@@ -283,10 +283,6 @@ class MLPModel:
         mu, fit = self.choose_mu(rows, anchor, tol, strengths)
         return self.with_anchor(anchor, mu), fit
 
-    def retrain(self, rows: Any, theta: ArrayLike | None = None, tol: float = 1e-10) -> Fit:
-        """Fit the retained rows: cold (from the anchor), or warm from theta."""
-        return self.fit(rows, start=theta, tol=tol)
-
     def anchored_pairs(
         self,
         X: ArrayLike,
@@ -313,7 +309,7 @@ class MLPModel:
         X, y, ids, starts = np.asarray(X), np.asarray(y), np.asarray(forget_ids), np.asarray(forget_starts)
         for i in np.flatnonzero(~(pairs.gradient_norm <= tol)) if fallback else []:
             rest = np.delete(np.arange(len(X)), ids[starts[i] : starts[i + 1]])
-            again = self.retrain((X[rest], y[rest]), fit.theta, tol)
+            again = self.fit((X[rest], y[rest]), fit.theta, tol)
             pairs.theta_r[i], pairs.gradient_norm[i] = again.theta, again.gradient_norm
             pairs.steps[i] += again.steps
         return pairs

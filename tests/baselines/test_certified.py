@@ -5,17 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from baselines_data import RidgeModel, prepared, problem, rho, table_of
+from baselines_data import FORGET, KINDS, RidgeModel, prepared, problem, rho, table_of
 from scipy.optimize import minimize
 
 from l2ul_fast.baselines import Certified, DescentToDelete, Newton
 from l2ul_fast.baselines.base import hessian_of, penalty_strength, steepest
 from l2ul_fast.baselines.certified import residual_bound
-from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel
-
-KINDS = ("lr", "softmax", "mlp")
-FORGET = np.array([3, 77, 200, 300, 402])
 
 
 def test_certified_without_noise_is_sekhari_and_newton():
@@ -173,10 +169,3 @@ def test_d2d_measures_the_retained_rows(kind):
     else:
         assert method.L_sum == pytest.approx(L_sum, rel=1e-12)
         assert method.L_sum < 0.8 * before[1]
-
-
-def test_bad_options_are_refused():
-    with pytest.raises(UserError, match="sigma"):
-        Certified(sigma=0)
-    with pytest.raises(UserError, match="iterations"):
-        DescentToDelete(0)

@@ -2,18 +2,11 @@
 
 import numpy as np
 import pytest
-from baselines_data import OPTIONS, RidgeModel, prepared, problem, rho, table_of
+from baselines_data import FORGET, OPTIONS, RidgeModel, plain, prepared, problem, rho, table_of
 
 from l2ul_fast.baselines import DeltaGrad, Recipe
 from l2ul_fast.baselines.base import steepest
-from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel
-
-FORGET = np.array([3, 77, 200, 300, 402])
-
-
-def plain(kind):
-    return problem(kind, 403, 21, anchor=False)
 
 
 @pytest.mark.parametrize("batch", [403, 100])
@@ -184,5 +177,3 @@ def test_defaults(kind, burn_in):
     assert method.recipe == Recipe(50, 256, 0.1, adam=False, decay=False)
     many = table_of(np.tile(table.X, (900, 1)), np.tile(table.y, 900))
     assert prepared(DeltaGrad(epochs=1), many, model).recipe.batch == 16384
-    with pytest.raises(UserError, match="memory"):
-        DeltaGrad(memory=0)

@@ -4,12 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from baselines_data import prepared, problem
+from baselines_data import FORGET, plain, prepared, problem
 
 from l2ul_fast.baselines import DescentToDelete, Finetune, NegGrad, Recipe
 from l2ul_fast.baselines.minibatch import orders
-
-FORGET = np.array([3, 77, 200, 300, 402])
 
 
 @pytest.mark.parametrize("kind", ["lr", "softmax", "mlp"])
@@ -67,6 +65,6 @@ def test_neggrad_cycles_through_forget_batches():
 
 
 def test_neggrad_keep_one_is_finetune():
-    (table, model), recipe = problem("mlp", 403, 21, anchor=False), Recipe(2, 64, 0.05)
+    (table, model), recipe = plain("mlp"), Recipe(2, 64, 0.05)
     ours = prepared(NegGrad(recipe, keep=1.0), table, model).unlearn(FORGET).theta
     np.testing.assert_array_equal(ours, prepared(Finetune(recipe), table, model).unlearn(FORGET).theta)

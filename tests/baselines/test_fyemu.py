@@ -2,17 +2,10 @@
 
 import numpy as np
 import pytest
-from baselines_data import blobs, prepared, problem, table_of
+from baselines_data import FORGET, blobs, plain, prepared, table_of
 
 from l2ul_fast.baselines import Fyemu, Recipe
-from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
-
-FORGET = np.array([3, 77, 200, 300, 402])
-
-
-def plain(kind):
-    return problem(kind, 403, 21, anchor=False)
 
 
 @pytest.mark.parametrize("level", ["row", "class"])
@@ -166,10 +159,3 @@ def test_row_numbers_are_forgotten():
     assert not np.isin(method._near, FORGET).any()
     np.testing.assert_array_equal(method._near_X, table.X[method._near])
     np.testing.assert_array_equal(method._near_y, table.y[method._near])
-
-
-def test_bad_options_are_refused():
-    with pytest.raises(UserError, match="Adam"):
-        Fyemu(impair=Recipe(1, 64, 1e-3), repair=Recipe(1, 64, 1e-3, adam=False))
-    with pytest.raises(UserError, match="classes"):
-        Fyemu(as_published=True)

@@ -4,19 +4,12 @@ from itertools import count
 
 import numpy as np
 import pytest
-from baselines_data import prepared, problem
+from baselines_data import FORGET, SHORT, plain, prepared, problem
 
 from l2ul_fast.baselines import METHODS, Finetune, Recipe, Retrain
 from l2ul_fast.baselines.minibatch import descent, few_rows, orders, row_order, train_stages
 from l2ul_fast.models import MLPModel
 from l2ul_kernels.sgd.shuffle import shuffle
-
-SHORT = Recipe(epochs=4, batch=32, rate=0.05)
-FORGET = np.array([3, 77, 200, 300, 402])
-
-
-def plain(kind):
-    return problem(kind, 403, 21, anchor=False)
 
 
 @pytest.mark.parametrize("warm", [False, True])

@@ -4,19 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from baselines_data import prepared, problem
+from baselines_data import FORGET, SHORT, plain, prepared
 
 from l2ul_fast.baselines import Recipe, Retrain, Sisa
 from l2ul_fast.baselines.sisa import slice_epochs
-from l2ul_fast.errors import UserError
 from l2ul_kernels import threads
-
-SHORT = Recipe(epochs=4, batch=32, rate=0.05)
-FORGET = np.array([3, 77, 200, 300, 402])
-
-
-def plain(kind):
-    return problem(kind, 403, 21, anchor=False)
 
 
 @pytest.mark.parametrize("kind", ["lr", "softmax", "mlp"])
@@ -122,12 +114,3 @@ def test_sisa_does_not_depend_on_threads():
     with threads(1):
         alone = prepared(Sisa(4, 2, SHORT), *plain("mlp"))
     np.testing.assert_array_equal(method.members(), alone.members())
-
-
-def test_bad_options_are_refused():
-    with pytest.raises(UserError, match="cannot be cut"):
-        prepared(Sisa(300, 2), *plain("lr"))
-    with pytest.raises(UserError, match="at least one"):
-        Sisa(0)
-    with pytest.raises(UserError, match="vote"):
-        Sisa(vote="loudest")

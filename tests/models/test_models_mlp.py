@@ -105,7 +105,7 @@ def test_cold_and_warm_retraining_meet_under_the_anchor(anchored):
     for forget, theta_r in zip(requests, pairs.theta_r, strict=True):
         rest = np.delete(np.arange(3000), forget)
         rows = (X[rest], y[rest])
-        cold, warm = model.retrain(rows), model.retrain(rows, fit.theta)
+        cold, warm = model.fit(rows), model.fit(rows, fit.theta)
         moved = np.linalg.norm(cold.theta - fit.theta)
         assert np.linalg.norm(cold.theta - warm.theta) < 1e-4 * moved
         assert np.linalg.norm(theta_r - cold.theta) < 1e-2 * moved

@@ -9,6 +9,10 @@ from l2ul_fast.models import Fit, LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
 
 KINDS = ("lr", "softmax", "mlp")
+#: Rows of `plain` to forget, one in the last batch of most recipes.
+FORGET = np.array([3, 77, 200, 300, 402])
+#: A short minibatch run.
+SHORT = Recipe(epochs=4, batch=32, rate=0.05)
 #: Quick versions of the methods.
 OPTIONS = {
     "sisa": {"shards": 3, "slices": 2, "recipe": Recipe(epochs=9, batch=32, rate=0.05)},
@@ -45,6 +49,11 @@ def problem(kind, n=400, seed=8, anchor=True):
     if kind != "mlp":
         return table_of(X, y), LogisticModel(4, C, lam=1e-2)
     return table_of(X, y), anchored(X, y) if anchor else MLPModel(4, h=3)
+
+
+def plain(kind):
+    """403 rows; an MLP without anchor."""
+    return problem(kind, 403, 21, anchor=False)
 
 
 def anchored(X, y):
