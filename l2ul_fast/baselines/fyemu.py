@@ -100,18 +100,10 @@ class Fyemu(Baseline):
     def make_noise(self, labels: NDArray[Any]) -> tuple[Vector, Vector]:
         """(rows (k, d), their losses (k, steps + 1)) for these labels, against the present theta."""
         model, rng = self.model, np.random.default_rng([self.seed, 17])
-        kind = {"h": model.h, "activation": model.activation} if model.name == "mlp" else {}
-        return error_noise(
-            rng.normal(size=(len(labels), model.d)),
-            labels,
-            self.theta,
-            model.name,
-            model.n_classes,
-            steps=self.noise_steps,
-            rate=self.noise_rate,
-            penalty=self.noise_penalty,
-            **kind,
-        )
+        how = {"h": model.h, "activation": model.activation} if model.name == "mlp" else {}
+        how |= {"steps": self.noise_steps, "rate": self.noise_rate, "penalty": self.noise_penalty}
+        start = rng.normal(size=(len(labels), model.d))
+        return error_noise(start, labels, self.theta, model.name, model.n_classes, **how)
 
     def _labels(self, ids: Ids) -> NDArray[np.int64]:
         """The label of every noise row."""

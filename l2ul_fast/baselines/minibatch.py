@@ -174,15 +174,8 @@ def train_stages(run: Descent, stages: list[tuple[Ids, Recipe]], start: Vector, 
             total += len(pool)
         rates.append(recipe.rates(recipe.epochs * -(-len(pool) // recipe.batch)))
     first, second = (len(rate) for rate in rates)
-    done = run.train(
-        start,
-        np.concatenate(visits or [stages[0][0][:0]]),
-        np.concatenate([*starts, [total]]),
-        np.arange(first + second),
-        np.concatenate(rates),
-        adam=adam,
-        restart=first,
-    )
+    ids, edges = np.concatenate(visits or [stages[0][0][:0]]), np.concatenate([*starts, [total]])
+    done = run.train(start, ids, edges, np.arange(first + second), np.concatenate(rates), adam=adam, restart=first)
     return done.theta, [first, second]
 
 

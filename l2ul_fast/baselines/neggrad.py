@@ -43,18 +43,10 @@ class NegGrad(Dealt):
         # visits of the forgotten rows stand behind all others, where only `extra` reaches them
         away = len(deal.y) + np.stack([first, np.minimum(first + batch, len(ids))], axis=1)
         visits = np.concatenate([np.arange(len(deal.y)), places])
-        run = self._descent.train(
-            self.theta,
-            visits,
-            np.append(self._starts, len(visits)),
-            order,
-            self.recipe.rates(len(order)),
-            adam=self.recipe.adam,
-            weights=deal.without(places),
-            extra=away,
-            extra_weight=-(1 - self.keep),
-            keep=self.keep,
-        )
+        climb: dict[str, Any] = {"extra": away, "extra_weight": -(1 - self.keep), "keep": self.keep}
+        how = {"adam": self.recipe.adam, "weights": deal.without(places), **climb}
+        starts, rates = np.append(self._starts, len(visits)), self.recipe.rates(len(order))
+        run = self._descent.train(self.theta, visits, starts, order, rates, **how)
         return Outcome(run.theta, {"steps": len(order), "keep": self.keep}, {})
 
     def _arrays(self) -> list[NDArray[Any]]:

@@ -1,30 +1,12 @@
-"""LogisticModel: identities, scikit-learn, streamed rows."""
-
-import itertools
+"""LogisticModel: identities and streamed rows; baselines/test_crosschecks.py has scikit-learn's parameters."""
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
+from baselines_data import Blocks
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.models import Fit, LogisticModel
+from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable
-from l2ul_kernels.linear.logistic import logistic_sums
-
-
-class FakeRows:
-    """Rows in uneven blocks, as a table would give them."""
-
-    def __init__(self, X, y, sizes):
-        self.X, self.y, self.sizes = X, y, sizes
-        self.n, self.d = X.shape
-        self.passes = 0
-
-    def blocks(self):
-        self.passes += 1
-        ends = np.cumsum([0, *self.sizes])
-        for a, b in itertools.pairwise(ends):
-            yield self.X[a:b], self.y[a:b]
 
 
 def make(n=500, d=4, n_classes=2, seed=0, dtype=np.float32):
@@ -58,52 +40,23 @@ def test_derivatives_fit_together(n_classes):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_equal_to_scikit_learn(n_classes):
-    X, y, _ = make(800, 5, n_classes)
-    lam = 1e-2
-    fit = LogisticModel(5, n_classes, lam).fit((X, y))
-    assert isinstance(fit, Fit)
-    assert fit.converged
-    peer = LogisticRegression(C=1 / (lam * len(X)), solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(
-        X.astype(np.float64), y
-    )
-    if n_classes == 2:
-        expected = np.append(peer.coef_[0], peer.intercept_)
-    else:
-        expected = np.append(peer.coef_.ravel(), peer.intercept_ - peer.intercept_.mean())
-    np.testing.assert_allclose(fit.theta, expected, atol=1e-8)
-    model = LogisticModel(5, n_classes, lam)
-    np.testing.assert_allclose(model.predict_proba(fit.theta, X), peer.predict_proba(X.astype(np.float64)), atol=1e-8)
-    np.testing.assert_allclose(fit.hessian, model.hessian(fit.theta, X, y), atol=1e-13)
-    assert fit.loss == pytest.approx(model.loss(fit.theta, X, y), rel=1e-13)
-    assert np.abs(model.gradient(fit.theta, X, y)).max() <= 1e-10
-
-
-@pytest.mark.parametrize("n_classes", [2, 3])
 def test_streamed_rows_give_the_same_fit_in_one_pass_per_step(n_classes):
     X, y, rng = make(600, 3, n_classes)
-    rows, seen = FakeRows(X, y.astype(np.uint8), [1, 99, 0, 400, 100]), []
+    rows, seen = Blocks(X, y.astype(np.uint8), [1, 99, 0, 400, 100]), []
     model = LogisticModel(3, n_classes)
     streamed = model.fit(rows, progress=lambda steps, norm: seen.append((steps, norm)))
     assert rows.passes == streamed.steps + 1
     assert [steps for steps, _ in seen] == list(range(streamed.steps + 1))
     assert seen[-1][1] == streamed.gradient_norm
-    np.testing.assert_allclose(streamed.theta, model.fit((X, y)).theta, atol=1e-9)
+    fit = model.fit((X, y))
+    np.testing.assert_allclose(streamed.theta, fit.theta, atol=1e-9)
+    assert fit.converged
+    assert np.abs(model.gradient(fit.theta, X, y)).max() <= 1e-10
+    assert fit.loss == pytest.approx(model.loss(fit.theta, X, y), rel=1e-13)
+    np.testing.assert_allclose(fit.hessian, model.hessian(fit.theta, X, y), atol=1e-13)
     warm = model.fit((X, y), start=streamed.theta + 0.01 * rng.normal(size=model.size))
     np.testing.assert_allclose(warm.theta, streamed.theta, atol=1e-8)
     assert warm.steps < streamed.steps
-
-
-def test_retained_rows_are_all_rows_minus_the_forgotten():
-    X, y, _ = make(400, 4)
-    model = LogisticModel(4)
-    theta = model.fit((X[30:], y[30:])).theta
-    g, H = np.zeros(5), np.zeros((5, 5))
-    loss = logistic_sums(X, y, theta, None, g, H) - logistic_sums(X[:30], y[:30], theta)
-    logistic_sums(X[:30], y[:30], theta, -np.ones(30), g, H)
-    np.testing.assert_allclose(g / 370 + model.penalty_gradient(theta), 0, atol=1e-10)
-    np.testing.assert_allclose(H / 370 + 1e-3 * np.diag([1, 1, 1, 1, 0]), model.hessian(theta, X[30:], y[30:]))
-    assert loss / 370 + 5e-4 * (theta[:-1] ** 2).sum() == pytest.approx(model.loss(theta, X[30:], y[30:]))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -143,7 +96,7 @@ def test_bad_input_is_one_clear_sentence():
         (UserError, "class 1", lambda: model.fit((X, 0 * y))),
         (UserError, "every class", lambda: LogisticModel(3, 3).fit((X, y))),
         (UserError, r"\(n, 3\)", lambda: model.fit((X[:, :2], y))),
-        (UserError, "3 features", lambda: model.fit(FakeRows(X[:, :2], y, [20]))),
+        (UserError, "3 features", lambda: model.fit(Blocks(X[:, :2], y, [20]))),
         (UserError, "start", lambda: model.fit((X, y), start=np.zeros(3))),
         (UserError, "gradient norm is", lambda: model.fit((X, y), tol=1e-30)),
         (ValueError, "theta", lambda: model.logits(np.zeros(3), X)),

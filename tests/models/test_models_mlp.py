@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from baselines_data import Blocks
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models.mlp import MLPModel
@@ -15,18 +16,6 @@ def data(n, d=6, seed=0):
     X = rng.normal(size=(n, d)).astype(np.float32)
     y = (X[:, 0] * X[:, 1] + X[:, 2] + 0.7 * rng.normal(size=n) > 0).astype(np.uint8)
     return X, y
-
-
-class Stream:
-    """The protocol of rows that come in blocks."""
-
-    def __init__(self, X, y, step=700):
-        self.X, self.y, self.step = X, y, step
-        self.n, self.d = X.shape
-
-    def blocks(self):
-        for lo in range(0, self.n, self.step):
-            yield self.X[lo : lo + self.step], self.y[lo : lo + self.step]
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +42,12 @@ def test_loss_gradient_and_hessian_are_of_one_objective():
 
 
 def test_three_classes():
-    X, _ = data(1500)
+    X, _ = data(400)
     y = np.digitize(X[:, 0] + X[:, 1] ** 2, [0.3, 1.3])
     model = MLPModel(6, n_classes=3, h=4)
     fit = model.fit((X, y), tol=1e-4, max_steps=30)
     proba = model.predict_proba(fit.theta, X)
-    assert proba.shape == (1500, 3)
+    assert proba.shape == (400, 3)
     np.testing.assert_allclose(proba.sum(axis=1), 1)
     np.testing.assert_array_equal(model.predict(fit.theta, X), proba.argmax(axis=1))
     assert (model.predict(fit.theta, X) == y).mean() > 0.9
@@ -69,12 +58,12 @@ def test_three_classes():
 def test_blocks_add_up_to_the_array():
     X, y = data(2000)
     model = MLPModel(6, h=4)
-    theta = model.start(0)
-    loss, gradient = model.evaluate(theta, Stream(X, y))
+    theta, rows = model.start(0), Blocks(X, y, [700, 700, 600])
+    loss, gradient = model.evaluate(theta, rows)
     assert abs(loss - model.loss(theta, X, y)) < 1e-13
     np.testing.assert_allclose(gradient, model.gradient(theta, X, y), atol=1e-14)
-    np.testing.assert_allclose(model.hessian_of(theta, Stream(X, y)), model.hessian(theta, X, y), atol=1e-13)
-    one, other = model.fit((X, y), tol=1e-9), model.fit(Stream(X, y), tol=1e-9)
+    np.testing.assert_allclose(model.hessian_of(theta, rows), model.hessian(theta, X, y), atol=1e-13)
+    one, other = model.fit((X, y), tol=1e-9), model.fit(rows, tol=1e-9)
     assert one.converged
     assert other.converged
     np.testing.assert_allclose(one.theta, other.theta, atol=1e-6)

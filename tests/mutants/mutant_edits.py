@@ -127,8 +127,8 @@ EDITS = [
         ("self._pools = [pool[~np.isin(pool, ids)] for pool in self._pools]", "pass"),
         ("for pool in self._pools]\n        self._keep_near()", "for pool in self._pools]"),
         ("(keep, self.repair)", "(mixed, self.repair)"),
-        ("penalty=self.noise_penalty", "penalty=0.0"),
-        ("steps=self.noise_steps", "steps=1"),
+        ('"penalty": self.noise_penalty', '"penalty": 0.0'),
+        ('"steps": self.noise_steps', '"steps": 1'),
         ("np.repeat(np.unique(y), self.noise_rows)", "np.repeat(np.unique(y)[::-1], self.noise_rows)"),
         ("rates = (0.02, 0.01) if level", "rates = (0.0002, 0.0001) if level"),
     ),
@@ -197,9 +197,9 @@ EDITS = [
     *of(
         "baselines/neggrad.py",
         "check finetune",
-        ("extra_weight=-(1 - self.keep)", "extra_weight=(1 - self.keep)"),
-        ("keep=self.keep,\n", "keep=1.0,\n"),
-        ("weights=deal.without(places)", "weights=deal.weights"),
+        ('"extra_weight": -(1 - self.keep)', '"extra_weight": (1 - self.keep)'),
+        ('"keep": self.keep}\n', '"keep": 1.0}\n'),
+        ('"weights": deal.without(places)', '"weights": deal.weights'),
         ("np.arange(len(order)) % -(-len(ids) // batch) * batch", "np.zeros(len(order), np.int64)"),
     ),
     # ----------------------------------------------------------------------------------------------------- metrics

@@ -1,5 +1,6 @@
 """Small problems, quick options and a least-squares model for the baselines' tests."""
 
+import itertools
 from functools import cache
 
 import numpy as np
@@ -32,6 +33,21 @@ def blobs(n, d, n_classes=2, seed=0, spread=1.0):
     y[:n_classes] = np.arange(n_classes)
     X = centres[y] + spread * rng.normal(size=(n, d))
     return X.astype(np.float32), y.astype(np.uint8)
+
+
+class Blocks:
+    """Rows in uneven blocks, as a table gives them that is not in memory."""
+
+    def __init__(self, X, y, sizes):
+        self.X, self.y, self.sizes = X, y, sizes
+        self.n, self.d = X.shape
+        self.passes = 0
+
+    def blocks(self):
+        self.passes += 1
+        ends = np.cumsum([0, *self.sizes])
+        for a, b in itertools.pairwise(ends):
+            yield self.X[a:b], self.y[a:b]
 
 
 def table_of(X, y):
