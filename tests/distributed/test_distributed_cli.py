@@ -35,15 +35,14 @@ def files(tmp_path):
     return [write(tmp_path / f"s{i}.h5", 2000 + i, i) for i in range(3)]
 
 
-def test_kme_with_workers_prints_the_same_counts(tmp_path, files):
-    pytest.importorskip("distributed")
+def test_kme_with_workers_prints_the_same_counts(client, tmp_path, files):
     manifest = tmp_path / "m.json"
     options = ["--by-class", "--part", "train", "--json"]
     alone = json.loads(l2ul("kme", *files, *options, "--manifest", manifest).stdout)
-    spread = json.loads(l2ul("kme", manifest, *options, "--workers", 1).stdout)
+    spread = json.loads(l2ul("kme", manifest, *options, "--scheduler", client.scheduler.address).stdout)
     for key in ("counts", "n", "d", "t", "psi", "label", "classes", "files"):
         assert spread[key] == alone[key], key
-    assert (spread["workers"], alone["workers"]) == (1, None)
+    assert (spread["workers"], alone["workers"]) == (2, None)
 
 
 def test_one_sentence_for_a_mistake(tmp_path, files):
@@ -68,7 +67,6 @@ def test_without_dask_one_sentence_says_what_to_install(tmp_path, files, monkeyp
 
 @pytest.mark.slow
 def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
-    pytest.importorskip("distributed")
     big = write(tmp_path / "big.h5", 400_000, 0)
     out = tmp_path / "u"
     command = [*L2UL, "fit", big, "--out", str(out), "--workers", "2", "--head", "learned", "--m", "5000"]
@@ -94,7 +92,6 @@ def test_ctrl_c_cancels_and_leaves_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_records_all_and_goes_on_where_it_stopped(tmp_path):
-    pytest.importorskip("distributed")
     words = [
         "bench",
         "distributed",
