@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SMOKE := --config benchmarks/smoke.conf.json
 BASE ?= HEAD~1
+# Tests in so many processes, 1.3 GB of memory each at most; 0: in one, for a debugger.
+TEST_PROCESSES ?= 2
+PYTEST := python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 RESOLUTION_lowest := lowest-direct
 RESOLUTION_newest := highest
 
@@ -14,7 +17,7 @@ RESOLUTION_newest := highest
 help:
 	@echo "make bench          every experiment of the paper at reduced size: tables and the report page"
 	@echo "make bench-kernels  measure the kernels beside their peers: table, plot, records"
-	@echo "make test           the fast tests"
+	@echo "make test           the fast tests, in TEST_PROCESSES=2 processes"
 	@echo "make test-real      the tests on the original data files in L2UL_RAW_DIR"
 	@echo "make test-all       every test, slow ones too"
 	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
@@ -39,13 +42,13 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/$(PYTEST)
 
 test-real: venv
 	$(BIN)/python -m pytest -m realdata
 
 test-all: venv
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/$(PYTEST) -m ''
 
 # Each in an environment of its own; uv takes CPU builds of torch.
 .venv-lowest/.installed .venv-newest/.installed: .venv-%/.installed: pyproject.toml
@@ -55,7 +58,7 @@ test-all: venv
 	touch $@
 
 test-lowest test-newest: test-%: .venv-%/.installed
-	.venv-$*/bin/python -m pytest
+	.venv-$*/bin/$(PYTEST)
 
 # Numba's kernels as plain Python (its twins of intrinsics): which lines and branches do their tests reach?
 coverage-kernels: export NUMBA_DISABLE_JIT = 1

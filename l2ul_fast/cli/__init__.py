@@ -16,14 +16,4 @@ def main() -> None:
         from l2ul_fast.cli.app import app
     except ImportError as error:
         sys.exit(f"l2ul needs the package {error.name}: pip install 'l2ul-fast[all]'")
-    from l2ul_fast.errors import UserError
-
-    try:
-        app()
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except ImportError as error:
-        sys.exit(f"error: this command needs the package {error.name}: pip install 'l2ul-fast[all]'")
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
+    app()

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 from l2ul_fast.cli import bench, data, kme, reconstruct, report, unlearn
+from l2ul_fast.cli.options import stdout
+from l2ul_fast.errors import UserError
+
+
+class Root(TyperGroup):
+    """Ends every command that fails with one sentence on standard error."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override] # its base is another in each version
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            sentence, code = f"error: {error}", 1
+        except ImportError as error:
+            sentence, code = f"error: this needs the package {error.name}: pip install 'l2ul-fast[all]'", 1
+        except KeyboardInterrupt:
+            sentence, code = "interrupted: nothing half-written was kept", 130
+        typer.echo(sentence, err=True)
+        raise typer.Exit(code)
+
 
 app = typer.Typer(
+    cls=Root,
     help="Take someone's rows out of a trained model in microseconds, and measure what that is worth.",
     no_args_is_help=True,
     add_completion=False,
@@ -47,4 +67,4 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdo
                 f"{p['internal_api']} {p['num_threads']}" for p in value["pools"]
             )
         table.add_row(key, str(value))
-    Console().print(table)
+    stdout().print(table)

@@ -2,18 +2,15 @@
 
 import contextlib
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.cli.options import LATE, progress_bar, stdout
+from l2ul_fast.errors import DataError
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: what is here, downloads, conversion, stand-ins, checks.")
 
@@ -21,43 +18,6 @@ Names = Annotated[list[str], typer.Argument(help="dataset names, or `all`", show
 RawDir = Annotated[Path | None, typer.Option(help="folder of the original files [L2UL_RAW_DIR]", show_default=False)]
 DataDir = Annotated[Path | None, typer.Option(help="folder of the HDF5 files [L2UL_DATA_DIR]", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object per line on standard output")]
-
-
-@contextlib.contextmanager
-def user_errors() -> Iterator[None]:
-    """Turn a UserError into one sentence on standard error and exit code 1; Ctrl-C into exit code 130."""
-    try:
-        yield
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted: nothing half-written was kept", err=True)
-        raise typer.Exit(130) from None
-
-
-@contextlib.contextmanager
-def progress_bar(what: str, delay: float = 2.0) -> Iterator[Callable[[int, int | None], None]]:
-    """A callback (done, total) that shows a bar on standard error once the work has taken `delay` seconds."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    bar = Progress(*columns, console=console, transient=console.is_terminal)  # in a log, its last state stays
-    task = bar.add_task(what, total=None)
-    begin = time.monotonic()
-    started = False
-
-    def update(done: int, total: int | None) -> None:
-        nonlocal started
-        if not started and time.monotonic() - begin > delay:
-            bar.start()
-            started = True
-        bar.update(task, completed=done, total=total or None)
-
-    try:
-        yield update
-    finally:
-        if started:
-            bar.stop()
 
 
 def _expand(names: list[str]) -> list[str]:
@@ -104,33 +64,29 @@ def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = Fals
     from l2ul_fast.datasets.registry import REGISTRY
     from l2ul_fast.datasets.text.rawfiles import find_raw
 
-    with user_errors():
-        folder = data_dir or default_data_dir()
-        table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
-        for name in _known(folder):
-            files = [_describe(path) for label in SUFFIXES if (path := dataset_path(folder, name, label)).is_file()]
-            facts: dict[str, Any] = {"name": name} | {
-                key: files[0].get(key, "?") if files else "?" for key in ("n", "d")
-            }
-            original, part = None, ""
-            if (info := REGISTRY.get(name)) is not None:
-                facts |= {"original_name": info.original_name, "n": info.n, "d": info.d, "licence": info.licence}
-                facts |= {"source_page": info.source_page, "class_rule": info.class_rule}
-                with contextlib.suppress(DataError):
-                    raw = find_raw(name, raw_dir)
-                    original = str(raw.path if len(raw.paths) == 1 else raw.path.parent)
-                    part = " (subset)" if raw.is_subset else ""
-            if as_json:
-                typer.echo(json.dumps(facts | {"original": original, "original_is_subset": bool(part), "files": files}))
-                continue
-            first = (name, f"{facts['n']} x {facts['d']}", Path(original).name + part if original else "-")
-            for k, file in enumerate(files or [{}]):
-                label, rows = file.get("label", "damaged" if file else "-"), str(file.get("n", "-"))
-                cells = (Path(file["path"]).name, label, rows, _size(file["bytes"])) if file else ("-", "-", "-", "-")
-                table.add_row(*(first if k == 0 else ("", "", "")), *cells)
-        if not as_json:
-            width = None if sys.stdout.isatty() else 140  # in a pipe, do not wrap
-            Console(width=width).print(table)
+    folder = data_dir or default_data_dir()
+    table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
+    for name in _known(folder):
+        files = [_describe(path) for label in SUFFIXES if (path := dataset_path(folder, name, label)).is_file()]
+        facts: dict[str, Any] = {"name": name} | {key: files[0].get(key, "?") if files else "?" for key in ("n", "d")}
+        original, part = None, ""
+        if (info := REGISTRY.get(name)) is not None:
+            facts |= {"original_name": info.original_name, "n": info.n, "d": info.d, "licence": info.licence}
+            facts |= {"source_page": info.source_page, "class_rule": info.class_rule}
+            with contextlib.suppress(DataError):
+                raw = find_raw(name, raw_dir)
+                original = str(raw.path if len(raw.paths) == 1 else raw.path.parent)
+                part = " (subset)" if raw.is_subset else ""
+        if as_json:
+            typer.echo(json.dumps(facts | {"original": original, "original_is_subset": bool(part), "files": files}))
+            continue
+        first = (name, f"{facts['n']} x {facts['d']}", Path(original).name + part if original else "-")
+        for k, file in enumerate(files or [{}]):
+            label, rows = file.get("label", "damaged" if file else "-"), str(file.get("n", "-"))
+            cells = (Path(file["path"]).name, label, rows, _size(file["bytes"])) if file else ("-", "-", "-", "-")
+            table.add_row(*(first if k == 0 else ("", "", "")), *cells)
+    if not as_json:
+        stdout().print(table)
 
 
 @app.command()
@@ -138,11 +94,10 @@ def fetch(names: Names, raw_dir: RawDir = None, as_json: Json = False) -> None:
     """Download original files (checksummed where the sum is known)."""
     from l2ul_fast.datasets.text.fetch import fetch as fetch_files
 
-    with user_errors():
-        for name in _expand(names):
-            with progress_bar(f"fetch {name}") as progress:
-                raw = fetch_files(name, raw_dir, progress)
-            _done(as_json, {"name": name, "path": str(raw.path)}, f"{name}: {raw.path}")
+    for name in _expand(names):
+        with progress_bar(f"fetch {name}", LATE) as progress:
+            raw = fetch_files(name, raw_dir, progress)
+        _done(as_json, {"name": name, "path": str(raw.path)}, f"{name}: {raw.path}")
 
 
 @app.command()
@@ -164,13 +119,12 @@ def convert(
     from l2ul_fast.datasets.registry import get_info
     from l2ul_fast.datasets.text.convert import convert as convert_file
 
-    with user_errors():
-        for name in [word for given in names for word in ([given] if is_data_file(given) else _expand([given]))]:
-            begin = time.perf_counter()
-            with progress_bar(f"convert {name}") as progress:
-                info = load_dataset_file(name, data_dir, codec, progress) if is_data_file(name) else get_info(name)
-                path = info.path or convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
-            _report(path, time.perf_counter() - begin, as_json)
+    for name in [word for given in names for word in ([given] if is_data_file(given) else _expand([given]))]:
+        begin = time.perf_counter()
+        with progress_bar(f"convert {name}", LATE) as progress:
+            info = load_dataset_file(name, data_dir, codec, progress) if is_data_file(name) else get_info(name)
+            path = info.path or convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
+        _report(path, time.perf_counter() - begin, as_json)
 
 
 @app.command()
@@ -184,12 +138,11 @@ def make(
     """Make stand-ins: synthetic rows of the same shape, labelled as such everywhere."""
     from l2ul_fast.datasets.standin.rows import make as make_file
 
-    with user_errors():
-        for name in _expand(names):
-            begin = time.perf_counter()
-            with progress_bar(f"make {name}") as progress:
-                path = make_file(name, rows, seed, data_dir, progress)
-            _report(path, time.perf_counter() - begin, as_json)
+    for name in _expand(names):
+        begin = time.perf_counter()
+        with progress_bar(f"make {name}", LATE) as progress:
+            path = make_file(name, rows, seed, data_dir, progress)
+        _report(path, time.perf_counter() - begin, as_json)
 
 
 def _report(path: Path, seconds: float, as_json: bool) -> None:
@@ -209,16 +162,15 @@ def verify(
     from l2ul_fast.datasets.file.hdf5 import verify as verify_file
     from l2ul_fast.datasets.file.layout import default_data_dir
 
-    with user_errors():
-        sound = True
-        for path in _targets(targets, data_dir or default_data_dir()):
-            with progress_bar(f"verify {path.name}") as progress:
-                findings = verify_file(path, progress)
-            sound &= not findings
-            facts = {"path": str(path), "sound": not findings, "findings": findings}
-            _done(as_json, facts, f"{path}: " + ("sound" if not findings else "; ".join(findings)))
-        if not sound:
-            raise typer.Exit(1)
+    sound = True
+    for path in _targets(targets, data_dir or default_data_dir()):
+        with progress_bar(f"verify {path.name}", LATE) as progress:
+            findings = verify_file(path, progress)
+        sound &= not findings
+        facts = {"path": str(path), "sound": not findings, "findings": findings}
+        _done(as_json, facts, f"{path}: " + ("sound" if not findings else "; ".join(findings)))
+    if not sound:
+        raise typer.Exit(1)
 
 
 def _targets(targets: list[str] | None, data_dir: Path) -> list[Path]:

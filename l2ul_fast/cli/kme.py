@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from l2ul_fast.cli.data import progress_bar, user_errors
+from l2ul_fast.cli.options import LATE, progress_bar
 from l2ul_fast.errors import UserError
 
 Scheduler = Annotated[str | None, typer.Option(help="Dask scheduler whose workers do it, e.g. tcp://10.0.0.1:8786")]
@@ -42,7 +42,7 @@ def kme(
 
     With --scheduler or --workers, Dask workers count; the numbers are the same. Files may then be URLs too.
     """
-    with user_errors(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         try:
             if scheduler is None and workers is None:
                 facts, sample, count = _here(stack, files, threads, manifest)
@@ -52,7 +52,7 @@ def kme(
                 facts, sample, count = _by_workers(stack, files, scheduler, workers, manifest)
             partitions = sample(t, psi, seed, standardise=not raw)
             begin = time.perf_counter()
-            with progress_bar("kme") as progress:
+            with progress_bar("kme", LATE) as progress:
                 counts = count(partitions, by_class, part, progress)
             seconds = time.perf_counter() - begin
             if cells is not None:
@@ -119,7 +119,7 @@ def _facts(shards: Any, files: list[str], workers: int | None) -> dict[str, Any]
 def _store_cells(files: list[str], partitions: Any, cells: Path) -> None:
     from l2ul_fast.datasets.stream.cellstore import stream_cells
 
-    with progress_bar("cells") as progress:
+    with progress_bar("cells", LATE) as progress:
         stream_cells(files, partitions, cells, progress)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,12 +15,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from l2ul_fast.errors import UserError
 
 stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+#: Seconds of work before a bar appears in commands that are mostly quick.
+LATE = 2.0
 
 
-def stdout(width: int = 160) -> Console:
-    """The console of tables: as wide as the terminal or COLUMNS, `width` characters when piped."""
+def stdout() -> Console:
+    """The console of tables: as wide as the terminal or COLUMNS, 160 characters when piped."""
     console = Console()
-    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=width)
+    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=160)
 
 
 def parse_names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -105,13 +108,27 @@ def thread_list(text: str | None) -> list[int] | None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """progress(stage, done, total) of a bar on stderr, drawn once a second: more often would disturb timings."""
+def progress_bar(what: str = "starting", delay: float = 0.0) -> Iterator[Callable[..., None]]:
+    """A callback (done, total) or (stage, done, total) of a bar on stderr, which appears after `delay` seconds.
+
+    It is drawn once a second: more often would disturb timings.
+    """
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=stderr, refresh_per_second=1) as bar:
-        task = bar.add_task("starting", total=None)
+    # in a log, the last state of a bar that came late stays
+    transient = delay > 0 and stderr.is_terminal
+    bar = Progress(*columns, TimeRemainingColumn(), console=stderr, refresh_per_second=1, transient=transient)
+    task, begin = bar.add_task(what, total=None), time.monotonic()
 
-        def progress(stage: str, done: int, total: int) -> None:
-            bar.update(task, description=stage, completed=done, total=total)
+    def progress(*news: Any) -> None:
+        *stage, done, total = news
+        if time.monotonic() - begin >= delay:
+            bar.start()
+        bar.update(task, description=stage[0] if stage else None, completed=done, total=total or None)
 
+    if delay <= 0:
+        bar.start()
+    try:
         yield progress
+    finally:
+        if bar.live.is_started:
+            bar.stop()

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from l2ul_fast.cli.data import user_errors
 from l2ul_fast.cli.unlearn import Dir, Json
 from l2ul_fast.errors import UserError
 
@@ -38,14 +37,13 @@ def reconstruct(
     from l2ul_fast.unlearner.reconstruct import reconstruct as attack
     from l2ul_fast.unlearner.reconstruct import verdict
 
-    with user_errors():
-        truth = None if truth_file is None else read_labelled(truth_file)
-        candidates = None if candidates_file is None else read_labelled(candidates_file)
-        given: Any = data
-        if data is not None and data.suffix == ".npz":
-            given = _arrays(data, ("X", "y"), ("weights",))
-        attacks = attack(directory, before, truth, given, candidates)
-        found = verdict(attacks)
+    truth = None if truth_file is None else read_labelled(truth_file)
+    candidates = None if candidates_file is None else read_labelled(candidates_file)
+    given: Any = data
+    if data is not None and data.suffix == ".npz":
+        given = _arrays(data, ("X", "y"), ("weights",))
+    attacks = attack(directory, before, truth, given, candidates)
+    found = verdict(attacks)
     due = next((a.used for a in attacks if a.name == "due"), None)
     if as_json:
         rows = [a._asdict() | {"row": None if a.row is None else a.row.tolist()} for a in attacks]

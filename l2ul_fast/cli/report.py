@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from l2ul_fast.cli.options import stderr
 from l2ul_fast.errors import UserError
-
-stderr = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def report(

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_
 
 import typer
 
-from l2ul_fast.cli.data import progress_bar as late_bar
-from l2ul_fast.cli.data import user_errors
-from l2ul_fast.cli.options import progress_bar
+from l2ul_fast.cli.options import LATE, progress_bar
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.options import NUMBERS, OLD_HEADS, Options
 
@@ -125,7 +123,7 @@ def fit(
     from l2ul_fast.unlearner import L2UL
     from l2ul_fast.unlearner.artifact.directory import refuse_foreign
 
-    with user_errors(), _budget(threads), _noted() as caught:
+    with _budget(threads), _noted() as caught:
         refuse_foreign(out)
         options["anchor"] = read_anchor(options["anchor"])
         unlearner = L2UL(random_state=options.pop("seed"), **options)
@@ -226,7 +224,7 @@ def unlearn(
     from l2ul_fast.unlearner.artifact.directory import locked, read_header
     from l2ul_fast.unlearner.result import finite
 
-    with user_errors(), _budget(threads), _noted() as caught:
+    with _budget(threads), _noted() as caught:
         if refresh is not None:
             new = "has no effect any more: what is due is always done" if refresh else "is now --defer"
             warnings.warn(f"--{'' if refresh else 'no-'}refresh {new}", DeprecationWarning, stacklevel=1)
@@ -328,9 +326,9 @@ def _was_done(u: L2UL, wanted: list[int], request_id: str) -> bool:
 
 def _finish(u: L2UL, directory: Path, requested: bool) -> dict[str, Any]:
     """Do what is due; what was done, without lists."""
-    with late_bar("finish what is due") as show:
+    with progress_bar("finish what is due", LATE) as progress:
         try:
-            done = u.refresh(progress=lambda what, done, total: show(done, total))
+            done = u.refresh(progress=progress)
         except UserError as error:
             later = ": --defer leaves for later what cannot be done now" if requested else ""
             raise UserError(f"{error}; {directory} is as it was before{later}") from error
@@ -390,8 +388,7 @@ def _tell(facts: dict[str, Any], directory: Path) -> None:
 
 def show(directory: Dir, data: Annotated[Path | None, typer.Option(hidden=True)] = None, as_json: Json = False) -> None:
     """What a directory holds: model, data, what was forgotten and when, what is due; checks the ledger's chain."""
-    with user_errors():
-        facts, entries = _state(directory)
+    facts, entries = _state(directory)
     if as_json:
         print(json.dumps(facts | {"entries": entries}))
         return

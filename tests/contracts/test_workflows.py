@@ -49,3 +49,12 @@ def test_hooks_have_the_versions_of_the_constraints():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     assert revs["ruff-pre-commit"] == f"v{pins['ruff']}"
     assert revs["codespell"] == f"v{pins['codespell']}"
+
+
+def test_tests_share_the_cores_and_benchmarks_do_not():
+    """A benchmark beside another one measures that one, too: pytest-benchmark refuses, asv would not notice."""
+    text = (ROOT / "Makefile").read_text()
+    recipes = dict(re.findall(r"^([\w-]+)[^\n=]*:[^\n=]*\n((?:\t.*\n)+)", text, re.MULTILINE))
+    assert "$(PYTEST)" in recipes["test"]
+    assert "pytest" in recipes["bench-pytest"]
+    assert [name for name, lines in recipes.items() if "bench" in name and re.search(r"PYTEST\)| -n ", lines)] == []

@@ -1,21 +1,17 @@
 """Counts, fits and pairs on real worker processes: bit for bit those of one process, also when a worker is killed."""
 
-import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
 import h5py
 import numpy as np
 import pytest
-
-pytest.importorskip("distributed")
+from cluster import CHUNK, D, N, kill_one, rows_of_all, write
 
 from l2ul_fast import L2UL, distributed
-from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.datasets.stream.manifest import Manifest, describe, expand, load
 from l2ul_fast.datasets.stream.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import executor
@@ -27,64 +23,12 @@ from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.heads.sealed import labels_of
 from l2ul_fast.unlearner.pairs.make import full_pairs, subset_pairs
 
-N, D = 6000, 5
-CHUNK = 64
 PAIR_FIELDS = ("rows", "starts", "n_forget", "n", "theta", "theta_r", "Z", "T")
-
-
-def rows_of_all():
-    rng = np.random.default_rng(7)
-    X = (rng.standard_normal((N, D)) * [1, 10, 100, 1, 1] + 50).astype(np.float32)
-    y = np.where(X[:, 0] + rng.standard_normal(N) > 50, 7, 2)
-    return X, y
-
-
-def write(folder, cuts, codec="none"):
-    """The same rows as files cut at these places."""
-    X, y = rows_of_all()
-    folder.mkdir()
-    edges = [0, *cuts, N]
-    for i, (low, high) in enumerate(itertools.pairwise(edges)):
-        path = folder / f"s{i}.h5"
-        with DatasetWriter(path, name="magic", source="standin:test:0", d=D, classes=[7, 2], codec=codec) as writer:
-            writer.append(X[low:high], y[low:high])
-    return sorted(map(str, folder.glob("s*.h5")))
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    """Three shards with many chunks each."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("writer", "hdf5"):
-            patch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: CHUNK)
-        return write(tmp_path_factory.mktemp("data") / "three", (1000, 4001))
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Two processes; the driver's own thread settings must not reach them."""
-    before = os.environ.get("NUMBA_NUM_THREADS")
-    os.environ["NUMBA_NUM_THREADS"] = "2"
-    try:
-        with distributed.connect(workers=2) as client:
-            assert os.environ["NUMBA_NUM_THREADS"] == "2"
-            yield client
-    finally:
-        os.environ.pop("NUMBA_NUM_THREADS")
-        if before is not None:
-            os.environ["NUMBA_NUM_THREADS"] = before
 
 
 def many_leaves(manifest):
     """A leaf for every other chunk or so."""
     return counting.spans(manifest, 2, leaf_bytes=2 * 4 * D * CHUNK, leaves=1000)
-
-
-def kill_one(client):
-    """SIGKILL one worker; its nanny starts another."""
-    pid = sorted(client.run(os.getpid).values())[0]
-    os.kill(pid, signal.SIGKILL)
-    return pid
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------

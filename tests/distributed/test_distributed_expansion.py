@@ -5,10 +5,7 @@ import time
 
 import numpy as np
 import pytest
-
-pytest.importorskip("distributed")
-
-from test_distributed import N, client, kill_one, shards, write  # noqa: F401 - fixtures
+from cluster import N, kill_one, write
 
 from l2ul_fast import L2UL, distributed
 from l2ul_fast.distributed import passes
@@ -25,28 +22,28 @@ def state(u):
 
 
 @pytest.fixture(scope="module")
-def alone(shards):  # noqa: F811
+def alone(shards):
     return L2UL("lr").fit(shards, part="all")
 
 
-def test_a_fit_on_workers_gives_the_bytes_of_one_process(client, shards, alone):  # noqa: F811
+def test_a_fit_on_workers_gives_the_bytes_of_one_process(client, shards, alone):
     assert state(L2UL("lr").fit(shards, part="all", client=client)) == state(alone)
 
 
-def test_one_worker_and_other_cuts_give_the_same_bytes(tmp_path, alone):
+def test_other_cuts_give_the_same_bytes(client, tmp_path, alone):
     """Sums do not know how rows were cut into leaves; mean and scale of other shards differ in their last bits."""
-    with distributed.connect(workers=1) as other:
-        files = write(tmp_path / "same", (1000, 4001))
-        assert state(L2UL("lr").fit(files, part="all", client=other)) == state(alone)
+    files = write(tmp_path / "same", (1000, 4001))
+    assert state(L2UL("lr").fit(files, part="all", client=client)) == state(alone)
 
 
 @pytest.mark.slow
-def test_eight_workers_give_the_same_bytes(shards, alone):  # noqa: F811
-    with distributed.connect(workers=8) as many:
+@pytest.mark.parametrize("workers", [1, 8])
+def test_any_number_of_workers_gives_the_same_bytes(shards, alone, workers):
+    with distributed.connect(workers=workers) as many:
         assert state(L2UL("lr").fit(shards, part="all", client=many)) == state(alone)
 
 
-def wait_until_replaced(client, victim):  # noqa: F811
+def wait_until_replaced(client, victim):
     """A worker that has just died is still asked for a moment, and answers with an error."""
     deadline = time.monotonic() + 60
     while True:
@@ -57,9 +54,9 @@ def wait_until_replaced(client, victim):  # noqa: F811
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [1, 2, -1])
-def test_a_killed_worker_changes_nothing(client, shards, alone, number, monkeypatch):  # noqa: F811
-    """One dies in the first pass, the second, or the last, when some of its tasks are done."""
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_killed_worker_changes_nothing(client, shards, alone, number, monkeypatch):
+    """One dies in the first pass or the last, when some of its tasks are done."""
     begun, victims, whole = [], [], passes.run_tasks
 
     def begin(*args):
@@ -79,7 +76,7 @@ def test_a_killed_worker_changes_nothing(client, shards, alone, number, monkeypa
     wait_until_replaced(client, victims[0])
 
 
-def test_a_new_expansion_on_workers_leaves_forgotten_rows_out(client, shards):  # noqa: F811
+def test_a_new_expansion_on_workers_leaves_forgotten_rows_out(client, shards):
     rows = np.random.default_rng(0).permutation(N)[: N // 3]
     by_workers, by_one = (L2UL("lr").fit(shards, part="all") for _ in range(2))
     for u in (by_workers, by_one):
@@ -94,7 +91,7 @@ def test_a_new_expansion_on_workers_leaves_forgotten_rows_out(client, shards):  
     np.testing.assert_allclose(by_workers.theta, wanted, atol=1e-5)
 
 
-def test_the_fit_by_sums_is_the_fit(shards):  # noqa: F811
+def test_the_fit_by_sums_is_the_fit(shards):
     table = FileTable(shards, "all")
     model = LogisticModel(table.d, 2, 1e-3)
     found = fit_by_sums(model, LocalPasses(table), 2)
@@ -102,7 +99,7 @@ def test_the_fit_by_sums_is_the_fit(shards):  # noqa: F811
     assert found.gradient_norm <= 1e-10
 
 
-def test_arrays_are_not_shared(client):  # noqa: F811
+def test_arrays_are_not_shared(client):
     table = ArrayTable(np.zeros((10, 2)), np.zeros(10, np.uint8), [0, 1])
     with pytest.raises(UserError, match="dataset files"):
         SharedPasses(client, table)
