@@ -120,6 +120,8 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
         "distributed.worker.daemon": True,
         # a worker gets its next task when it has finished one: a task that waits with a slow worker keeps all waiting
         "distributed.scheduler.worker-saturation": 1.0,
+        # Dask dismisses for good a worker that is down 15 s after it died: it may have come back and died once more
+        "distributed.deploy.lost-worker-timeout": "1 day",
     }
     with dask.config.set(config):
         # Dask lets what is set in this environment win over its configuration

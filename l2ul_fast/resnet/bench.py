@@ -20,15 +20,12 @@ from l2ul_fast.metrics.membership import mia_gap, mia_liu2024
 from l2ul_fast.metrics.predictions import Accuracies, tow
 from l2ul_fast.resnet.advimp import AdvImp
 from l2ul_fast.resnet.data import Images
-from l2ul_fast.resnet.features import Outputs, outputs, probabilities, share_right
-from l2ul_fast.resnet.finetune import FineTune
+from l2ul_fast.resnet.features import Outputs, Unseen, memorisation, outputs, probabilities, share_right, unseen_outputs
 from l2ul_fast.resnet.l2ul_head import HeadL2UL
 from l2ul_fast.resnet.model import ResNet18
-from l2ul_fast.resnet.neggrad import NegGrad
 from l2ul_fast.resnet.rum import Rum
 from l2ul_fast.resnet.salun import SalUn
-from l2ul_fast.resnet.shadow import Unseen, memorisation, unseen_outputs
-from l2ul_fast.resnet.steps import Request
+from l2ul_fast.resnet.steps import FineTune, NegGrad, Request
 from l2ul_fast.resnet.train import Recipe, Trained, train
 from l2ul_fast.resnet.unlearner import NetworkUnlearner
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from l2ul_fast.errors import DataError
 from l2ul_fast.resnet.features import Matrix, outputs
-from l2ul_fast.resnet.model import ResNet18, copy_of, flat, set_flat
+from l2ul_fast.resnet.model import ResNet18, arrays_of, copy_of, network_of
 from l2ul_fast.resnet.train import Progress
 from l2ul_fast.unlearner.artifact.directory import load_artifact, save_artifact
 from l2ul_fast.unlearner.l2ul import L2UL
@@ -67,8 +66,7 @@ class HeadL2UL:
     def save(self, directory: str | Path) -> None:
         """The trunk goes to <directory>/network, once: requests never change it; the rest is <directory>/head."""
         directory = Path(directory)
-        arrays = {"base": flat(self.network).numpy(), "mean": self.mean, "project": self.project}
-        arrays |= {f"buffer.{name}": b.numpy() for name, b in self.network.named_buffers()}
+        arrays = arrays_of(self.network) | {"mean": self.mean, "project": self.project}
         if not (directory / "network" / "artifact.json").exists():
             facts = {"kind": "trunk", "width": self.network.width, "n_classes": self.network.n_classes}
             save_artifact(directory / "network", facts | {"dims": self.dims}, arrays)
@@ -81,10 +79,7 @@ class HeadL2UL:
         facts, arrays = load_artifact(directory / "network")
         try:
             u = cls(int(facts["dims"]))
-            u.network = ResNet18(int(facts["width"]), int(facts["n_classes"])).eval()
-            for name, buffer in u.network.named_buffers():
-                buffer.copy_(torch.from_numpy(arrays[f"buffer.{name}"]))
-            set_flat(u.network, torch.from_numpy(arrays["base"]))
+            u.network = network_of(int(facts["width"]), int(facts["n_classes"]), arrays)
             u.mean, u.project = arrays["mean"], arrays["project"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"{directory} cannot be used: it lacks or garbles {error}; fit again") from error

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -110,3 +111,17 @@ def set_flat(network: nn.Module, theta: Tensor) -> None:
         for p in network.parameters():
             p.copy_(theta[start : start + p.numel()].view(p.shape))
             start += p.numel()
+
+
+def arrays_of(network: ResNet18) -> dict[str, NDArray[Any]]:
+    """Parameters and buffers by the names of an artifact."""
+    return {"base": flat(network).numpy()} | {f"buffer.{name}": b.numpy() for name, b in network.named_buffers()}
+
+
+def network_of(width: int, n_classes: int, arrays: dict[str, NDArray[Any]]) -> ResNet18:
+    """The network, in eval mode, that `arrays_of` described."""
+    network = ResNet18(width, n_classes)
+    for name, buffer in network.named_buffers():
+        buffer.copy_(torch.from_numpy(arrays[f"buffer.{name}"]))
+    set_flat(network, torch.from_numpy(arrays["base"]))
+    return network.eval()

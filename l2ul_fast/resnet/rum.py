@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.resnet.finetune import FineTune
 from l2ul_fast.resnet.model import ResNet18, copy_of
 from l2ul_fast.resnet.salun import SalUn
-from l2ul_fast.resnet.steps import Request
+from l2ul_fast.resnet.steps import FineTune, Request
 from l2ul_fast.resnet.train import Ids
 
 

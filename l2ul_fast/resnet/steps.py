@@ -1,9 +1,10 @@
-"""What the baselines share: a request, batches of it, and one pass of SGD."""
+"""Requests, passes of SGD over their rows, and the two methods that are nothing else: fine-tuning and NegGrad+."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,6 @@ class Request:
         return standardise(x)
 
 
-Unlearn = Callable[[ResNet18, Request], ResNet18]
-
-
-def nothing(network: ResNet18, request: Request) -> ResNet18:
-    """Doing nothing: a copy."""
-    return copy_of(network)
-
-
 def sgd(network: ResNet18, rate: float, momentum: float = 0.9, decay: float = 5e-4) -> torch.optim.SGD:
     return torch.optim.SGD(network.parameters(), rate, momentum, weight_decay=decay)
 
@@ -105,3 +98,57 @@ def train_on(
 def empty(request: Request) -> bool:
     """Whether nothing is to be forgotten: every method then returns the network as it is."""
     return request.forget.size == 0
+
+
+# Methods of plain descent ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """A few epochs on the rows that stay."""
+
+    epochs: int = 10
+    rate: float = 0.1
+    batch: int = 256
+    name = "finetune"
+
+    def unlearn(self, network: ResNet18, request: Request) -> ResNet18:
+        """A new network; forgotten rows are never read."""
+        out = copy_of(network)
+        if empty(request):
+            return out
+        return train_on(out, request, request.retain, lambda epoch: request.y, self.epochs, self.rate, self.batch)
+
+
+@dataclass(frozen=True)
+class NegGrad:
+    """NegGrad+, which minimises keep * loss(retained batch) - (1 - keep) * loss(forget batch), these taken in turn."""
+
+    epochs: int = 5
+    rate: float = 0.01
+    batch: int = 256
+    keep: float = 0.95
+    forget_batch: int = 64
+    name = "neggrad"
+
+    def unlearn(self, network: ResNet18, request: Request) -> ResNet18:
+        """A new network."""
+        out = copy_of(network)
+        if empty(request):
+            return out
+        out.train()
+        optimiser = sgd(out, self.rate)
+        turn = cycle(np.array_split(request.forget, max(1, len(request.forget) // self.forget_batch)))
+        for epoch in range(self.epochs):
+            for part in request.shuffled(request.retain, self.batch, epoch):
+                bad = next(turn)
+                # one pass for both: a batch of a single forgotten row has no variance of its own
+                both = np.concatenate([part, bad])
+                logits, y = out(request.images(both, epoch)), request.y[both]
+                down = functional.cross_entropy(logits[: len(part)], y[: len(part)])
+                up = functional.cross_entropy(logits[len(part) :], y[len(part) :])
+                loss = self.keep * down - (1 - self.keep) * up
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+                optimiser.step()
+        return out.eval()

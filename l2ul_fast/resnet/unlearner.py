@@ -15,10 +15,9 @@ from torch import Tensor
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.resnet.data import Images
-from l2ul_fast.resnet.features import outputs, share_right
+from l2ul_fast.resnet.features import Unseen, outputs, share_right
 from l2ul_fast.resnet.matching import Design, Strength, Targets, least_push, practise
-from l2ul_fast.resnet.model import ResNet18, copy_of, flat, set_flat
-from l2ul_fast.resnet.shadow import Unseen
+from l2ul_fast.resnet.model import ResNet18, arrays_of, copy_of, flat, network_of
 from l2ul_fast.unlearner.artifact.directory import load_artifact, read_ledger, save_artifact
 from l2ul_fast.unlearner.artifact.ledger import entry
 from l2ul_fast.unlearner.requests import checked_ids
@@ -154,7 +153,7 @@ class NetworkUnlearner:
             "shares": self.strength.shares,
             "weights": self.strength.weights,
         }
-        fixed = {"base": self.base} | {f"buffer.{name}": b.numpy() for name, b in self.network.named_buffers()}
+        fixed = arrays_of(self.network) | {"base": self.base}
         facts = {
             "kind": "network",
             "scope": "head",
@@ -194,12 +193,8 @@ class NetworkUnlearner:
     @classmethod
     def _build(cls, directory: Path, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> NetworkUnlearner:
         u = cls(int(facts["random_state"]))
-        network = ResNet18(int(facts["width"]), int(facts["n_classes"]))
-        for name, buffer in network.named_buffers():
-            buffer.copy_(torch.from_numpy(arrays[f"buffer.{name}"]))
-        u.base = arrays["base"]
-        set_flat(network, torch.from_numpy(u.base))
-        u.network, u.move = network.eval(), arrays["theta"]
+        u.network = network_of(int(facts["width"]), int(facts["n_classes"]), arrays)
+        u.base, u.move = arrays["base"], arrays["theta"]
         u.design, u.left, u.logits = Design(arrays["A"]), arrays["left"], arrays["logits"]
         u.targets = Targets(arrays["unseen"], arrays["margins"], float(facts["rate"]), float(facts["slope"]))
         u.strength = Strength(arrays["shares"], arrays["weights"])

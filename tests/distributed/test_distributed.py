@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from cluster import CHUNK, D, N, kill_one, rows_of_all, write
+from dask.utils import parse_timedelta
 
 from l2ul_fast import L2UL, distributed
 from l2ul_fast.datasets.stream.manifest import Manifest, describe, expand, load
@@ -54,7 +55,9 @@ def test_counts_are_those_of_one_process(client, shards):
             assert len(seen) > 40
 
 
-def test_a_killed_worker_changes_nothing(client, shards):
+def test_a_killed_worker_changes_nothing(client, shards, monkeypatch):
+    # Dask looks for it 15 s after its death, here half a second: it must not give up one that is just starting again
+    monkeypatch.setattr("distributed.deploy.spec.parse_timedelta", lambda limit: parse_timedelta(limit) / 30)
     manifest = distributed.describe_shards(client, shards)
     partitions = sample_partitions(shards, 9, 4, random_state=0)
     expected = stream_counts(shards, partitions, by_class=True)
@@ -69,6 +72,7 @@ def test_a_killed_worker_changes_nothing(client, shards):
     found = distributed.stream_counts(client, manifest, partitions, True, "all", kill, leaves)
     np.testing.assert_array_equal(found, expected)
     client.wait_for_workers(2, timeout=60)
+    assert len(client.cluster.workers) == 2
     assert os.environ["NUMBA_NUM_THREADS"] == "2"  # of this process: numba would refuse to compile with another value
     assert len(killed) == 1
     assert killed[0] not in client.run(os.getpid).values()

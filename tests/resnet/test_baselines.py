@@ -8,12 +8,10 @@ from resnet_data import forget, images, same, trained
 from l2ul_fast.errors import UserError
 from l2ul_fast.resnet.advimp import AdvImp, any_right, attack, importance, targets_of
 from l2ul_fast.resnet.data import standardise
-from l2ul_fast.resnet.finetune import FineTune
 from l2ul_fast.resnet.model import copy_of, flat
-from l2ul_fast.resnet.neggrad import NegGrad
 from l2ul_fast.resnet.rum import Rum, refine
 from l2ul_fast.resnet.salun import SalUn, mask_of, saliency
-from l2ul_fast.resnet.steps import Request, nothing
+from l2ul_fast.resnet.steps import FineTune, NegGrad, Request
 
 QUICK = {
     "finetune": FineTune(1, 0.02, 64),
@@ -119,7 +117,6 @@ def test_one_part_is_the_plain_method(method):
 def test_three_times_nothing_is_nothing():
     found = Rum(np.arange(200.0), (None, None, None)).unlearn(trained().network, request())
     assert same(found, trained().network)
-    assert same(nothing(trained().network, request()), trained().network)
 
 
 def test_each_part_retains_all_rows_but_those_gone_before():

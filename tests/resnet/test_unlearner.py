@@ -7,11 +7,10 @@ from resnet_data import forget, images, same, trained, unseen
 
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.resnet import unlearner
-from l2ul_fast.resnet.features import outputs, share_right
+from l2ul_fast.resnet.features import memorisation, outputs, share_right
 from l2ul_fast.resnet.l2ul_head import HeadL2UL
 from l2ul_fast.resnet.matching import FLOOR, WEIGHTS, Design, Strength, Targets, least_push, practise
 from l2ul_fast.resnet.model import flat
-from l2ul_fast.resnet.shadow import memorisation
 from l2ul_fast.resnet.unlearner import NetworkUnlearner
 from l2ul_fast.unlearner.artifact.directory import check_artifact, read_ledger
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from l2ul_fast.resnet.data import Images, make_standin, standardise
-from l2ul_fast.resnet.shadow import Unseen, unseen_outputs
+from l2ul_fast.resnet.features import Unseen, unseen_outputs
 from l2ul_fast.resnet.train import Recipe, Trained, train
 
 RECIPE = Recipe(epochs=8, batch=25, rate=0.1, augment=False)
