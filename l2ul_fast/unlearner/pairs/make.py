@@ -8,7 +8,7 @@ an executor may make parts of them anywhere, in any order: the pairs are the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numba
@@ -55,20 +55,10 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.n_forget)
 
-    def without(self, gone: NDArray[np.int64]) -> Pairs:
-        """The pairs but those with these numbers."""
-        keep = np.setdiff1d(np.arange(len(self)), gone)
-        rows = [self.rows[self.starts[i] : self.starts[i + 1]] for i in keep]
-        starts = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
-        flat = np.concatenate([self.rows[:0], *rows])
-        per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
-        return Pairs(
-            rows=flat,
-            starts=starts,
-            rejected=self.rejected,
-            full=self.full,
-            **{name: getattr(self, name)[keep] for name in per_pair},
-        )
+    def first(self, k: int) -> Pairs:
+        """The first k pairs."""
+        parts = {name: getattr(self, name)[:k] for name in ("n_forget", "n", "theta", "theta_r", "Z", "T")}
+        return replace(self, rows=self.rows[: self.starts[k]], starts=self.starts[: k + 1], **parts)
 
 
 def features(
@@ -237,18 +227,9 @@ def pairs_of(work: PairWork, executor: PairExecutor, n: int, progress: Progress 
     rows, sizes, n_forget, theta, theta_r, Z, T = (np.concatenate(column) for column in columns)
     if len(sizes) < m / 2:
         raise UserError(f"{m - len(sizes)} of {m} training pairs did not converge: {work.advice}")
-    return Pairs(
-        rows=rows,
-        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        n_forget=n_forget,
-        n=np.full(len(sizes), n),
-        theta=theta,
-        theta_r=theta_r,
-        Z=Z,
-        T=T,
-        rejected=m - len(sizes),
-        full=work.full,
-    )
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    rejected = m - len(sizes)
+    return Pairs(rows, starts, n_forget, np.full(len(sizes), n), theta, theta_r, Z, T, rejected, work.full)
 
 
 def subset_pairs(
