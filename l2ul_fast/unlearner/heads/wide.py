@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.models.fit import weighted
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads import base
 from l2ul_fast.unlearner.heads.base import Arrays, Head, Ids, Report, Rows, Vector
-from l2ul_fast.unlearner.passes import NO_WEIGHTS, blocks_of
+from l2ul_fast.unlearner.passes import NO_WEIGHTS
 from l2ul_fast.workers import Workers
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, row_losses
 
@@ -69,7 +70,7 @@ class Wide(Head):
         """At the optimum of the rows of table, down to rounding."""
         classes = len(table.classes) if model.loss_name == NAMES[LOGISTIC] else 0
         counts, weight = np.zeros(classes, np.int64), 0.0
-        for _, y, weights in blocks_of(table):
+        for _, y, weights in weighted(table):
             present = np.ones(len(y), bool) if weights is None else weights > 0
             weight += float(present.sum() if weights is None else weights.sum())
             if classes:
@@ -184,14 +185,14 @@ class Wide(Head):
 
     def _pass(self, table: Any, theta: Vector) -> Sums:
         sums = Sums(0.0, np.zeros(theta.size))
-        for X, y, weights in _pieces(blocks_of(table), self.model.d):
+        for X, y, weights in _pieces(weighted(table), self.model.d):
             sums = self._add(sums, X, y, weights, theta)
         return sums
 
     def _curvatures(self, table: Any) -> tuple[list[Vector], Vector]:
         """(second derivatives of the rows at theta, block by block; diagonal (p,) of the objective's Hessian)."""
         found, diagonal = [], np.append(np.full(self.model.d, self._strength()), 0.0)
-        for X, y, weights in _pieces(blocks_of(table), self.model.d):
+        for X, y, weights in _pieces(weighted(table), self.model.d):
             first, second = np.empty(len(y)), np.empty(len(y))
             row_losses(self.loss, X @ self._theta[:-1] + self._theta[-1], y, weights, first, second)
             found.append(second)
@@ -208,7 +209,7 @@ class Wide(Head):
             if not size > goal:
                 break
             ahead = self._strength() * np.append(along[:-1], 0.0)
-            for (X, _, _), w in zip(_pieces(blocks_of(table), self.model.d), curvatures, strict=True):
+            for (X, _, _), w in zip(_pieces(weighted(table), self.model.d), curvatures, strict=True):
                 u = w * (X @ along[:-1] + along[-1])
                 ahead += np.append(u @ X, u.sum())
             length = float(along @ ahead)

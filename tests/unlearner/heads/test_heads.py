@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from unlearners import DUE, HEADS, fitted_head, head_state, is_plain, kept, same_contents, small
+from unlearners import DUE, HEADS, fitted_head, head_state, is_plain, kept, retrain, rho, same_contents, small
 
 import l2ul_kernels as lk
 from l2ul_fast import L2UL
@@ -13,6 +13,7 @@ from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.heads.base import CannotLearn
 from l2ul_fast.unlearner.heads.secant import Inverse, anchor_rows
+from l2ul_fast.unlearner.pairs import plan as draw
 
 pytestmark = pytest.mark.filterwarnings("ignore::l2ul_fast.unlearner.result.RetrainInstead")
 
@@ -69,6 +70,37 @@ def test_an_answer_that_is_not_finite_is_refused(name):
     u.head.__dict__ |= {"inverse": whole.inverse} if name in SECANT else {"W": whole.W}
     same_contents(head_state(u), before)
     u.unlearn([5])
+
+
+@pytest.mark.parametrize(("name", "least"), [("mlp", 0.3), ("lr3", 0.3), ("learned lr2", 0.1), ("learned mlp", 0.1)])
+def test_the_estimate_covers_the_true_error(name, least):
+    """Truth at most five times the estimate, and not far below it; structured requests included."""
+    (X, y), rng, shares = HEADS[name][1], np.random.default_rng(3), []
+    fitted = fitted_head(name, **({} if name in SECANT else {"m": 300}))
+    for kind in draw.KINDS:
+        for r in (1, 20, 150, 150):
+            u, rows = fitted.copy(), draw.request(kind, r, X, y.astype(np.uint8), rng)
+            before, after = u.theta, u.unlearn(rows)
+            shares.append(rho(after.theta, before, retrain(u, X, y, rows, start=before)) / after.error)
+    assert max(shares) < 5
+    assert np.median(shares) > least
+
+
+@pytest.mark.parametrize("name", ["mlp", "mlp given", "lr3", "learned lr2"])
+def test_the_estimate_is_of_all_that_changed_since_the_seal(name):
+    """A half-space in many small requests is as far off as at once, and says so."""
+    (X, y), errors = HEADS[name][1], []
+    fitted = fitted_head(name, **({} if name in SECANT else {"m": 300}))
+    rows = np.argsort(X[:, 0])[:300]
+    target = retrain(fitted, X, y, rows)
+    for parts in ([rows], np.array_split(rows, 30)):
+        u = fitted.copy()
+        for part in parts:
+            u.unlearn(part)
+        true = rho(u.theta, fitted.theta, target)
+        assert true / 5 < u.head.error < (20 if name in SECANT else 50) * true
+        errors.append(u.head.error)
+    assert 0.2 < errors[1] / errors[0] < 5
 
 
 @every
