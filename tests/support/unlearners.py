@@ -1,9 +1,12 @@
 """Small data sets, small unlearners, independent optima and a look at everything held, for the tests of L2UL."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
+from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_kernels.request import expansion as kernels
@@ -201,3 +204,13 @@ def same_contents(a, b):
     """Fails with the names of what differs."""
     differing = [name for name in sorted(set(a) | set(b)) if a.get(name) != b.get(name)]
     assert not differing, differing
+
+
+@contextmanager
+def refused(match, u=None, error=UserError):
+    """Fails unless what is inside raises one sentence and leaves everything that u holds as it was."""
+    before = contents(u)
+    with pytest.raises(error, match=match) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+    same_contents(contents(u), before)

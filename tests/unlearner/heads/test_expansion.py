@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
-from unlearners import canonical_of, data_for, derivatives_at, kept, optimum, rho, state_of
+from unlearners import canonical_of, data_for, derivatives_at, kept, optimum, refused, rho, state_of
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
@@ -788,11 +788,8 @@ def test_what_cannot_be_learned_is_one_sentence_and_changes_nothing():
         (u, "too large|beyond|converge", ([[1e300, 0, 0]], [0])),
         (bare, "store_rows=False", ([[100.0, 0, 0]], [0])),
     ]:
-        before = (*state_of(who), who.theta.tobytes(), who.n, who.status.tobytes(), len(who.forget_log))
-        with pytest.raises(UserError, match=match) as caught:
+        with refused(match, who):
             who.learn(*what)
-        assert "\n" not in str(caught.value)
-        assert (*state_of(who), who.theta.tobytes(), who.n, who.status.tobytes(), len(who.forget_log)) == before
     ids = bare.learn(0.5 * X[:2], y[:2])
     before = bare.unlearn(ids, 0.5 * X[:2], y[:2])
     np.testing.assert_allclose(before.theta, fitted(X, y).theta, rtol=1e-9)

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from unlearners import DUE, HEADS, fitted_head, head_state, is_plain, kept, retrain, rho, same_contents, small
+from unlearners import DUE, HEADS, fitted_head, head_state, is_plain, kept, refused, retrain, rho, same_contents, small
 
 import l2ul_kernels as lk
 from l2ul_fast import L2UL
@@ -37,7 +37,6 @@ def test_the_order_of_rows_does_not_show_and_nothing_comes_of_nothing(name):
 def test_refused_requests_change_nothing(name):
     (X, y), u = HEADS[name][1], fitted_head(name)
     u.unlearn([3])
-    before, held = head_state(u), u.class_counts
     for match, rows, options in [
         ("does not exist", [len(X)], {}),
         ("forgotten before", [3], {}),
@@ -46,15 +45,12 @@ def test_refused_requests_change_nothing(name):
         ("all rows", kept(len(X), [3]), {}),
         *(("rtol must be a number", [7], {"rtol": rtol}) for rtol in (-1, np.nan, "small", True)),
     ]:
-        with pytest.raises(UserError, match=match):
+        with refused(match, u):
             u.unlearn(rows, **options)
-        same_contents(head_state(u), before)
-        assert u.class_counts.tolist() == held.tolist()
-        assert u.n == held.sum() == len(X) - 1
+    assert u.n == u.class_counts.sum() == len(X) - 1
     if name not in SECANT:
-        with pytest.raises(CannotLearn, match="can only forget"):
+        with refused("can only forget", u, CannotLearn):
             u.learn(X[:3], y[:3])
-        same_contents(head_state(u), before)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lr3", "learned lr2"])
