@@ -46,7 +46,10 @@ def _class_sizes(y: NDArray[Any]) -> Ids:
 
 def _kinds(shapes: dict[str, float], m: int, rng: np.random.Generator) -> NDArray[np.str_]:
     """m names with the given shares: exact up to rounding, in random order."""
-    edges = np.round(np.cumsum(list(shapes.values())) * m).astype(int)
+    unknown = set(shapes) - set(KINDS)
+    if unknown or min(shapes.values(), default=0) < 0 or sum(shapes.values()) <= 0:
+        raise UserError(f"shapes must give positive shares to some of {', '.join(KINDS)}, got {shapes}")
+    edges = np.round(np.cumsum(list(shapes.values())) / sum(shapes.values()) * m).astype(int)
     return rng.permutation(np.repeat(list(shapes), np.diff(edges, prepend=0)))
 
 
@@ -110,14 +113,27 @@ class PairPlan(NamedTuple):
         raise UserError(f"class {rare} is too rare for pairs of s={self.s} rows: raise s, or leave that class out")
 
 
-def plan_pairs(n: int, y: ArrayLike, m: int, s: int, *, robust: bool = False, random_state: Any = None) -> PairPlan:
+def plan_pairs(
+    n: int,
+    y: ArrayLike,
+    m: int,
+    s: int,
+    *,
+    forget_max: int | None = None,
+    robust: bool = False,
+    shapes: dict[str, float] | None = None,
+    random_state: Any = None,
+) -> PairPlan:
     """A plan of m pairs of s out of n rows with labels y (n,); see `draw_pairs`."""
     y = _labels(y, n)
     if not 2 <= s <= n:
         raise UserError(f"pairs of s={s} rows cannot be drawn from {n} rows")
-    limit = max(1, s // 2 if robust else s // 10)
+    limit = (s // 2 if robust else s // 10) if forget_max is None else int(forget_max)
+    limit = max(1, limit)
+    if limit >= s:
+        raise UserError(f"a forget part of {limit} rows leaves nothing of s={s}")
     rng = np.random.default_rng(random_state)
-    kinds = _kinds(ROBUST if robust else ORDINARY, m, rng)
+    kinds = _kinds(shapes or (ROBUST if robust else ORDINARY), m, rng)
     n_forget = rng.integers(1, limit + 1, m) if robust else log_uniform(rng, limit, m)
     return PairPlan(n, s, kinds, n_forget, _class_sizes(y), int(rng.integers(2**63)))
 
@@ -127,9 +143,10 @@ def draw_pairs(
 ) -> tuple[Ids, Ids, NDArray[np.str_]]:
     """(ids (m, s), n_forget (m,), shapes (m,)): the rows of m pairs, each pair's forget part first.
 
-    Rows of a pair are different; r = n_forget is log-uniform in 1..s/10, or uniform in 1..s/2 with `robust`. Shares of
-    the forget parts' shapes: ORDINARY, or ROBUST. Every class of y (n,) is in every retained part. X (n, d), or a
-    function from ids to rows, is needed for clusters and half-spaces. `how` goes to `plan_pairs`.
+    Rows of a pair are different; r = n_forget is log-uniform in 1..s/10, or uniform in 1..s/2 with `robust`
+    (forget_max replaces either limit). Shares of the forget parts' shapes: ORDINARY, or ROBUST, or `shapes`. Every
+    class of y (n,) is in every retained part. X (n, d), or a function from ids to rows, is needed for clusters and
+    half-spaces. The rest of `how` is that of `plan_pairs`.
     """
     plan, y = plan_pairs(n, y, m, s, **how), np.asarray(y)
     ids, everything = np.empty((m, s), np.int64), np.arange(n)

@@ -159,8 +159,10 @@ def test_bad_draws_are_one_sentence():
     cases = [
         ("s=700", lambda: draw_pairs(600, y, 2, 700)),
         ("s=1 ", lambda: draw_pairs(600, y, 2, 1)),
+        ("leaves nothing", lambda: draw_pairs(600, y, 2, 50, forget_max=50)),
         ("labels", lambda: draw_pairs(600, y[:-1], 2, 50)),
         ("labels", lambda: draw_pairs(600, X[:, 0], 2, 50)),
+        ("shapes", lambda: draw_pairs(600, y, 2, 50, shapes={"round": 1.0})),
         ("rows X", lambda: draw_pairs(600, y, 10, 50, robust=True)),
     ]
     for text, call in cases:
