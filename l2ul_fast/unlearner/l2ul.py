@@ -115,25 +115,8 @@ class L2UL:
         random_state: int | None = 0,
         prior: str | None = None,
     ) -> None:
-        options = Options(
-            model=model,
-            head=current_head(head, prior),
-            order=order,
-            anchor=anchor,
-            penalty=penalty,
-            lam=lam,
-            psi=psi,
-            t=t,
-            m=m,
-            s=s,
-            robust=robust,
-            hidden=hidden,
-            activation=activation,
-            anchor_rows=anchor_rows,
-            store_rows=store_rows,
-            random_state=random_state,
-        )
-        self.params: dict[str, Any] = asdict(options)
+        given = {name: value for name, value in locals().items() if name not in ("self", "prior")}
+        self.params: dict[str, Any] = asdict(Options(**given | {"head": current_head(head, prior)}))
         self._lock = threading.RLock()
         self._log: list[tuple[NDArray[np.int64] | int, int, float]] = []  # requests not in `entries` yet
         self.entries: list[dict[str, Any]] = []

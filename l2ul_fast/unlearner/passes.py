@@ -6,12 +6,13 @@ shard by shard, on the workers of a Dask cluster (`l2ul_fast.distributed.passes`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.models.fit import weighted
 from l2ul_fast.tables import Table
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.linear import integer_sums as ints
@@ -46,14 +47,6 @@ class Passes(Protocol):
         """The integer sums of all rows."""
 
 
-def blocks_of(table: Any) -> Iterator[Block]:
-    """(X, y, weights or None) blocks of a table; hidden rows have weight 0."""
-    if hasattr(table, "weighted_blocks"):
-        yield from table.weighted_blocks()
-    else:
-        yield from ((X, y, None) for X, y in table.blocks())
-
-
 class LocalPasses:
     """Passes over a table in this process, on its threads."""
 
@@ -61,16 +54,16 @@ class LocalPasses:
         self.table, self.d = table, table.d
 
     def columns(self) -> Columns:
-        return columns_of(blocks_of(self.table), self.d)
+        return columns_of(weighted(self.table), self.d)
 
     def moments(self, inverse_scale: Vector, scale: float) -> NDArray[np.int64]:
-        return moments_of(blocks_of(self.table), inverse_scale, scale)
+        return moments_of(weighted(self.table), inverse_scale, scale)
 
     def derivatives(self, loss: int, anchor: Vector) -> Vector:
-        return derivatives_of(blocks_of(self.table), loss, anchor)
+        return derivatives_of(weighted(self.table), loss, anchor)
 
     def sums(self, terms: Terms) -> NDArray[np.int64]:
-        return sums_of(blocks_of(self.table), terms)
+        return sums_of(weighted(self.table), terms)
 
 
 def columns_of(blocks: Iterable[Block], d: int) -> Columns:

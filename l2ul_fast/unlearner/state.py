@@ -155,16 +155,9 @@ class CellState:
         if seeds.ndim != 3 or seeds.shape[2] != d or rows.shape != seeds.shape[:2] or rows.dtype != np.int64:
             raise ValueError("the seeds of the partitions")
         t, psi, _ = seeds.shape
-        if (
-            packed.dtype != np.uint8
-            or packed.ndim != 2
-            or packed.shape[1] != packed_width(t, psi)
-            or counts.dtype != np.int64
-            or counts.ndim != 3
-            or counts.shape[1:] != (t, psi)
-            or counts.min() < 0
-            or (counts.sum(axis=2) != counts[:, :1].sum(axis=2)).any()
-        ):
+        fits = packed.dtype == np.uint8 and packed.ndim == 2 and packed.shape[1] == packed_width(t, psi)
+        fits = fits and counts.dtype == np.int64 and counts.ndim == 3 and counts.shape[1:] == (t, psi)
+        if not fits or counts.min() < 0 or (counts.sum(axis=2) != counts[:, :1].sum(axis=2)).any():
             raise ValueError("the cells of the rows, which do not fit their counts")
         if psi & (psi - 1):  # with a power of two every pattern of bits is a cell
             for start in range(0, len(packed), CHECKED_ROWS):

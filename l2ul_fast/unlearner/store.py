@@ -179,7 +179,7 @@ class ArrayStore(Store):
 
 
 class FileStore(Store):
-    """Rows in the dataset file (never changed by us); labels are held in memory."""
+    """Rows in the dataset file, which is never changed: `erase` has nothing to overwrite. Labels are held in memory."""
 
     kind = "file"
     can_grow = False

@@ -1,7 +1,12 @@
 """Small data sets, small unlearners, independent optima and a look at everything held, for the tests of L2UL."""
 
-import numpy as np
+import json
+from contextlib import contextmanager
 
+import numpy as np
+import pytest
+
+from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner import L2UL
 from l2ul_fast.unlearner.heads.expansion import Expansion
 from l2ul_kernels.request import expansion as kernels
@@ -47,6 +52,48 @@ def small(model="lr", **options):
     """An unlearner that is fitted in well under a second."""
     sizes = {"m": 80, "t": 20, "hidden": 4, "anchor_rows": 300} if model == "mlp" else {"m": 60, "s": 400, "t": 20}
     return L2UL(model, **(sizes | options))
+
+
+TWO, THREE, CURVED = logistic_data(), logistic_data(classes=3, seed=1), curved_data()
+#: Heads without integer sums, by what they are fitted on: (model, data, options).
+HEADS = {
+    "mlp": ("mlp", CURVED, {}),
+    "mlp given": ("mlp", CURVED, {"anchor": tuple(np.random.default_rng(0).integers(-9, 10, 21) / 8.0)}),
+    "lr3": ("lr", THREE, {}),
+    "mlp plain": ("mlp", CURVED, {"anchor_rows": 0}),
+    "learned lr2": ("lr", TWO, {"head": "learned"}),
+    "kme lr2": ("lr", TWO, {"head": "kme", "psi": 8}),
+    "paper lr2": ("lr", TWO, {"head": "paper"}),
+    "learned lr3": ("lr", THREE, {"head": "learned"}),
+    "kme lr3": ("lr", THREE, {"head": "kme", "psi": 5}),
+    "learned mlp": ("mlp", CURVED, {"head": "learned"}),
+    "kme mlp": ("mlp", CURVED, {"head": "kme", "psi": 8}),
+    "paper mlp": ("mlp", CURVED, {"head": "paper", "s": 200}),
+    "learned mlp plain": ("mlp", CURVED, {"head": "learned", "anchor_rows": 0, "s": 200}),
+}
+DUE = "the parameters are not at the optimum of the rows that stay"
+_fitted = {}
+
+
+def fitted_head(name, **options):
+    """An unlearner of its own with one of HEADS; what is fitted twice is copied."""
+    model, data, own = HEADS[name]
+    key = (name, *sorted(options.items()))
+    if key not in _fitted:
+        _fitted[key] = small(model, **(own | options)).fit(*data)
+    return _fitted[key].copy()
+
+
+def is_plain(name):
+    """Whether training is not a function of the data alone."""
+    return name == "paper mlp" or name.endswith("plain")
+
+
+def head_state(u):
+    """Everything that a head keeps, and what the unlearner keeps of the rows, as bytes."""
+    arrays = u.head.arrays() | {"status": u.status, "X": u.store.X, "y": u.store.y}
+    facts = json.dumps(u.head.facts(), sort_keys=True)
+    return {name: (a.shape, a.dtype.str, a.tobytes()) for name, a in arrays.items()} | {"facts": facts}
 
 
 def kept(n, rows):
@@ -157,3 +204,13 @@ def same_contents(a, b):
     """Fails with the names of what differs."""
     differing = [name for name in sorted(set(a) | set(b)) if a.get(name) != b.get(name)]
     assert not differing, differing
+
+
+@contextmanager
+def refused(match, u=None, error=UserError):
+    """Fails unless what is inside raises one sentence and leaves everything that u holds as it was."""
+    before = contents(u)
+    with pytest.raises(error, match=match) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+    same_contents(contents(u), before)

@@ -260,11 +260,3 @@ def test_what_cannot_be_meant_is_refused(call, match):
     with pytest.raises(UserError, match=match):
         call(u, X, y)
     assert (u.n, state_of(u)) == (200, state)
-
-
-def test_learned_heads_keep_the_rows_that_they_need():
-    X, y = logistic_data(300, 3)
-    u = L2UL(head="learned", m=40, s=60).fit(X, y)
-    with pytest.raises(UserError, match="fit again on those that stay"):
-        u.unlearn(np.arange(270))
-    assert u.n == 300

@@ -15,6 +15,7 @@ from unlearners import (
     kept,
     logistic_data,
     optimum,
+    refused,
     retrain,
     rho,
     same_contents,
@@ -150,28 +151,6 @@ def test_the_residual_is_the_gradient_on_the_rows_that_stay():
     assert v.residual(best) < 1e-10 < 1e-6 < v.residual(best + 1e-3)
 
 
-@pytest.mark.parametrize("refresh", [False, True])
-def test_a_hundred_requests_one_after_the_other(refresh):
-    u = fitted()
-    first, gone = u.theta, np.zeros(0, np.int64)
-    rng = np.random.default_rng(8)
-    for i in range(100):
-        rows = rng.choice(kept(2000, gone), 3, replace=False)
-        u.unlearn(rows)
-        gone = np.append(gone, rows)
-        if refresh and i % 20 == 19:
-            u.refresh()
-            assert u.due is None
-    once = fitted()
-    once.unlearn(gone)
-    if not refresh:
-        assert state_of(u) == state_of(once)
-        np.testing.assert_array_equal(canonical_of(u), canonical_of(once))
-    assert rho(u.theta, first, retrain(u, X, Y, gone)) < 0.01
-    assert len(u.forget_log) == 100
-    assert u.n == 1700
-
-
 # Requests by content -------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +165,6 @@ def test_rows_may_be_named_by_what_they_are():
         np.testing.assert_array_equal(result.theta, expected.theta)
     by_content.unlearn(rows, X=X[rows], y=Y[rows])  # both, and they agree
     np.testing.assert_array_equal(by_content.theta, expected.theta)
-    before = contents(by_content)
     for match, what in [
         ("not among the rows", {"X": X[rows[:1]], "y": Y[rows[:1]]}),  # forgotten
         ("not among the rows", {"X": X[:1], "y": 1 - Y[:1]}),  # another label
@@ -194,9 +172,8 @@ def test_rows_may_be_named_by_what_they_are():
         ("given for row 0 are not that row", {"rows": [0], "X": X[:1], "y": 1 - Y[:1]}),
         ("give y with X", {"rows": [0], "X": X[:1]}),
     ]:
-        with pytest.raises(UserError, match=match):
+        with refused(match, by_content):
             by_content.unlearn(**what)
-        same_contents(contents(by_content), before)
 
 
 def test_equal_rows_are_taken_one_by_one():
@@ -216,7 +193,6 @@ def test_without_stored_rows_a_request_brings_them(dtype):
     data = X.astype(dtype) if dtype == np.float32 else logistic_data(dtype=dtype)[0]
     whole, bare = L2UL().fit(data, Y), L2UL(store_rows=False).fit(data, Y)
     rows = np.array([900, 4, 33])
-    before = contents(bare)
     for match, request in [
         ("give X and y", lambda: bare.unlearn(rows)),
         ("give X and y", lambda: bare.unlearn([4])),
@@ -230,10 +206,10 @@ def test_without_stored_rows_a_request_brings_them(dtype):
         ("keeps no rows", bare.residual),
         ("keeps no rows", lambda: bare.unlearn(rows, X=data[rows], y=Y[rows], rtol=1e-3)),
     ]:
-        with pytest.raises(UserError, match=match):
+        with refused(match, bare):
             request()
-        same_contents(contents(bare), before)
-    assert not any(value[1] == data.shape for value in before.values() if isinstance(value, tuple))  # X is not kept
+    held = [value[1] for value in contents(bare).values() if isinstance(value, tuple)]
+    assert data.shape not in held  # X is not kept
     np.testing.assert_array_equal(
         whole.unlearn(rows).theta, bare.unlearn(rows, X=data[rows].astype(np.float64), y=Y[rows]).theta
     )
@@ -279,17 +255,17 @@ BAD = {
 def test_bad_requests_are_one_sentence_and_change_nothing(store_rows):
     u = fitted(store_rows=store_rows)
     u.unlearn([17], X[[17]], Y[[17]])
-    before = contents(u)
     for match, rows in BAD.values():
         given = (
             ()
             if store_rows or rows is None or match.endswith(("list", "numbers"))
             else (X[: len(rows)], Y[: len(rows)])
         )
-        with pytest.raises(UserError, match=match if store_rows else f"{match}|not that row") as caught:
+        with refused(match if store_rows else f"{match}|not that row", u):
             u.unlearn(rows, *given)
-        assert "\n" not in str(caught.value)
-        same_contents(contents(u), before)
+    for rtol in (-1.0, np.nan, "a", [1e-3], True) if store_rows else ():
+        with refused("rtol must be", u):
+            u.unlearn([5], rtol=rtol)
     for match, rows, labels in [
         ("NaN", np.full((1, 6), np.nan), [0]),
         ("shape", X[:1, :5], [0]),
@@ -299,26 +275,12 @@ def test_bad_requests_are_one_sentence_and_change_nothing(store_rows):
         ("numbers", [["a"] * 6], [0]),
         ("not among the rows", np.zeros((1, 6)), [0]),
     ]:
-        with pytest.raises(UserError, match=match) as caught:
+        with refused(match, u):
             u.unlearn(X=rows, y=labels)
-        assert "\n" not in str(caught.value)
-        same_contents(contents(u), before)
     for use in (u.predict, u.predict_proba):
         with pytest.raises(DataError, match="NaN"):
             use(np.full((1, 6), np.nan))
-    assert isinstance(caught.value, ValueError)
-
-
-@pytest.mark.parametrize("rtol", [-1.0, np.nan, "a", None, [1e-3], True])
-def test_a_tolerance_that_is_none_is_refused_before_anything_leaves(rtol):
-    u = fitted()
-    before = contents(u)
-    if rtol is None:
-        u.unlearn([], rtol=rtol)
-    else:
-        with pytest.raises(UserError, match="rtol must be"):
-            u.unlearn([5], rtol=rtol)
-    same_contents(contents(u), before)
+    assert issubclass(UserError, ValueError)
 
 
 @pytest.mark.parametrize("model", ["squared", "poisson"])
@@ -346,18 +308,15 @@ def test_the_last_rows_of_a_class_are_refused_one_by_one():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RetrainInstead)
         u.unlearn(np.arange(39))
-        before = contents(u)
         for rows in ([39], [39, 50]):
-            with pytest.raises(UserError, match="all rows of class 1"):
+            with refused("all rows of class 1", u):
                 u.unlearn(rows)
-            same_contents(contents(u), before)
         u.unlearn([50])
 
 
 def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
     u = fitted()
     u.unlearn([3])
-    before = contents(u)
     bad = X.copy()
     bad[7, 2] = np.inf
     ones = np.ones(2000)
@@ -377,22 +336,18 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
         ("no row of class 1", X, Y, (Y == 0).astype(float)),
         ("without weights", "a.h5", None, ones),
     ]:
-        with pytest.raises(UserError, match=match) as caught:
+        with refused(match, u):
             u.fit(rows, labels, weights)
-        assert "\n" not in str(caught.value)
-        same_contents(contents(u), before)
-    with pytest.raises(DataError, match="missing"):
+    with refused("missing", u, DataError):
         u.fit("missing.h5")
-    same_contents(contents(u), before)
     for model, match, labels in [
         ("squared", "numbers", ["a"] * 2000),
         ("squared", "finite", np.full(2000, np.inf)),
         ("poisson", "negative", -ones),
         ("poisson", "list", np.ones((2000, 1))),
     ]:
-        with pytest.raises(UserError, match=match) as caught:
+        with refused(match):
             L2UL(model).fit(X, labels)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -427,16 +382,14 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
     ],
 )
 def test_bad_options_are_one_sentence(match, options):
-    with pytest.raises(UserError, match=match) as caught:
+    with refused(match):
         L2UL(**options)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("anchor", [np.zeros(6), np.full(7, np.nan), np.zeros((7, 1)), [], 0.0])
 def test_an_anchor_that_does_not_fit_is_one_sentence(anchor):
-    with pytest.raises(UserError, match="anchor") as caught:
+    with refused("anchor"):
         fitted(anchor=anchor)
-    assert "\n" not in str(caught.value)
 
 
 def test_what_needs_a_fit_says_so():
@@ -534,6 +487,7 @@ def test_old_names_work_with_a_warning():
         ({"head": "direct"}, "paper"),
         ({"prior": "newton"}, "expansion"),
         ({"prior": "none"}, "learned"),
+        ({"head": "influence", "prior": "none"}, "learned"),
     ]:
         with pytest.warns(DeprecationWarning, match="is now head=") as caught:
             u = L2UL(**options)
@@ -736,11 +690,9 @@ def test_a_file_is_fitted_like_its_standardised_rows(tmp_path, monkeypatch, part
     with pytest.raises(UserError, match="fitted on a file"):
         by_file.learn(data[:1], labels[:1])
     if part == "train":
-        before = contents(by_file)
         for rows in ([int(kept(2000, ids)[0])], kept(2000, ids)[:2]):
-            with pytest.raises(UserError, match="is not a training row"):
+            with refused("is not a training row", by_file):
                 by_file.unlearn(rows)
-            same_contents(contents(by_file), before)
 
 
 # Refresh -------------------------------------------------------------------------------------------------------------

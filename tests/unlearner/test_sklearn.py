@@ -6,9 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-from unlearners import curved_data, kept, logistic_data, rho
+from unlearners import curved_data, kept, logistic_data, refused, rho
 
-from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner import sklearn as bridge
 from l2ul_fast.unlearner.sklearn import unlearn_estimator
 
@@ -232,9 +231,8 @@ def test_what_is_not_supported_says_so(match, made):
         estimator = made()
     wide = getattr(estimator, "n_features_in_", 6)
     data = (X[:200], Y[:200]) if wide == 6 else (CURVED[0], CURVED[1])
-    with pytest.raises(UserError, match=match) as caught:
+    with refused(match):
         unlearn_estimator(estimator, *data, [1])
-    assert "\n" not in str(caught.value)
 
 
 def test_bad_requests_are_one_sentence():
@@ -253,6 +251,5 @@ def test_bad_requests_are_one_sentence():
         ("far from an optimum on X, y", (X, 1 - Y, [1])),
         ("far from an optimum on X, y", (100 * X + 50, Y, [1])),
     ]:
-        with pytest.raises(UserError, match=match) as caught:
+        with refused(match):
             unlearn_estimator(before, *arguments)
-        assert "\n" not in str(caught.value)

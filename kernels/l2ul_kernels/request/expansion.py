@@ -183,10 +183,8 @@ def _filled(sums: Any, at: int) -> int:
 
 
 @kernel()
-def subtract_row(
-    row: int, X: Any, y: Any, weights: Any, sums: Any, state: Any, sign: int
-) -> tuple[float, float, float, float]:
-    """Take one row's terms out of `sums` (sign -1) or put them in (1); returns (e, w, c, weight) at the anchor.
+def subtract_row(row: int, X: Any, y: Any, weights: Any, sums: Any, state: Any) -> tuple[float, float, float, float]:
+    """Take one row's terms out of `sums`; returns (e, w, c, weight) at the anchor.
 
     The row goes to state[ROW]. A scale whose last large row leaves makes a new expansion due.
     """
@@ -200,13 +198,11 @@ def subtract_row(
     tops, moments = tops_at(classes), moments_at(p, classes)
     second = moments + 2 * p
     held = _filled(sums, tops + p)
-    add_counts((e, w, c), weight, sign, counted, facts, sums, tops, p)
-    add_first(
-        u, p, sign * facts[MOMENT], sign * e * facts[FIRST], sign, sums[tops:], sums[moments:], sums[moments + p :]
-    )
-    add_second(u, p, sign * w * facts[SECOND], sums, second)
+    add_counts((e, w, c), weight, -1, counted, facts, sums, tops, p)
+    add_first(u, p, -facts[MOMENT], -e * facts[FIRST], -1, sums[tops:], sums[moments:], sums[moments + p :])
+    add_second(u, p, -w * facts[SECOND], sums, second)
     if classes:
-        sums[U(2) + U(y[row])] += sign
+        sums[U(2) + U(y[row])] -= 1
     emptied = max(held - _filled(sums, tops + p), 0)
     for j in range(U(p)):
         emptied += (abs(u[j]) >= 0.5) & (sums[U(tops) + j] == 0)
@@ -215,7 +211,7 @@ def subtract_row(
     if facts[ORDER] == 3.0:
         pairs = state[INVERSE + p :].reshape(-1)
         write_pairs(u, p, c * facts[THIRD], pairs, 0)
-        add_third(u, p, pairs, sign, facts, sums, second + pairs_of(p))
+        add_third(u, p, pairs, -1, facts, sums, second + pairs_of(p))
     for j in range(U(p - 1)):
         x[j] = X[row, j]
     x[p - 1] = 1.0
@@ -236,7 +232,7 @@ def forget_row(
     if code != DONE:
         return code, 0.0, 0
     status[row] = FORGOTTEN
-    e, w, c, weight = subtract_row(row, X, y, weights, sums, state, -1)
+    e, w, c, weight = subtract_row(row, X, y, weights, sums, state)
     for j in range(U(p - 1)):
         X[row, j] = 0
     y[row] = 0

@@ -96,7 +96,7 @@ class Bench:
             options = self.options | {"m": self.largest, "s": s, "random_state": drawn}
             self._pairs[key] = make_pairs(trained, self.table, options, _silent)
         pairs = self._pairs[key]
-        return pairs.without(np.arange(min(m, len(pairs)), len(pairs)))
+        return pairs.first(min(m, len(pairs)))
 
     def cells(self, psi: int, seed: int) -> CellState:
         if (seed, psi) not in self._cells:
@@ -113,11 +113,9 @@ class Bench:
             self._heads = {k: v for k, v in self._heads.items() if k[0] == seed}
             pairs = self.pairs(method, s, m, seed)
             options = self.options | {"psi": psi, "s": s, "m": m, "random_state": seed}
-            if method == LEARNED:
-                made: Any = Learned.of(trained, pairs, self.table, None, options)[0]
-            else:
-                kind = Kme if method == REPAIRED else Paper
-                made = kind.of(trained, pairs, self.table, self.cells(psi, seed).copy(), options)[0]
+            kind: Any = Learned if method == LEARNED else Kme if method == REPAIRED else Paper
+            cells = self.cells(psi, seed).copy() if kind.embeds else None
+            made = kind.taught(trained, pairs, self.table, cells, options, _silent)[0]
             self._heads[key] = made, len(pairs)
         return self._heads[key]
 

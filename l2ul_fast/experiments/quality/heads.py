@@ -166,17 +166,8 @@ def newton(u: L2UL, table: ArrayTable, ids: Ids, theta: Vector | None = None) ->
 
 def sums_without(head: Expansion, rest: Any) -> Expansion:
     """The expansion of the rows of `rest` at the anchor and scales of `head`, summed from scratch."""
-    made = Expansion.at(
-        head.model,
-        head.order,
-        head.classes,
-        head.penalty,
-        "given",
-        head.anchor,
-        head.exponents.copy(),
-        LocalPasses(rest),
-        head.weighted,
-    )
+    setup = head.setup._replace(where="given")
+    made = Expansion.at(setup, head.anchor, head.exponents.copy(), LocalPasses(rest))
     made.settle()
     return made
 

@@ -147,6 +147,11 @@ class Head(ABC):
         """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
 
 
+def on_grid(theta: Vector) -> Vector:
+    """theta rounded to THETA_GRID, zeros positive."""
+    return np.asarray(np.round(theta / THETA_GRID) * THETA_GRID + 0.0)
+
+
 def checked(name: str, arrays: Arrays, shape: tuple[int, ...], dtype: type = np.float64) -> NDArray[Any]:
     """A copy of a saved array; ValueError unless it has this shape and type and all its values are finite."""
     found = np.array(arrays[name])
@@ -158,11 +163,7 @@ def checked(name: str, arrays: Arrays, shape: tuple[int, ...], dtype: type = np.
 def checked_counts(name: str, arrays: Arrays, classes: int) -> NDArray[np.int64]:
     """Saved numbers of rows of each class; ValueError where they can be none."""
     found = np.array(arrays[name])
-    if (
-        found.shape != (classes,)
-        or found.dtype != np.int64
-        or found.min(initial=0) < 0
-        or (classes and not found.any())
-    ):
+    right = found.shape == (classes,) and found.dtype == np.int64 and found.min(initial=0) >= 0
+    if not right or (classes and not found.any()):
         raise ValueError(f"{name}, the rows of each class, which do not add up or do not fit the model")
     return found

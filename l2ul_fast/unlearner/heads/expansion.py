@@ -17,7 +17,7 @@ its root mean square, read from counts and integer sums, so that a request knows
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,31 @@ _REASONS = {
 }
 
 
+class Setup(NamedTuple):
+    """What is expanded, and how.
+
+    penalty: its weight is penalty[0] + penalty[1] * sum of weights. classes: 0 for models of numbers. where: how the
+    anchor was chosen, "grid", "given" or "optimum". weighted: whether rows have weights.
+    """
+
+    model: Any
+    order: int
+    classes: int
+    penalty: tuple[float, float]
+    where: str
+    weighted: bool
+
+    @property
+    def loss(self) -> int:
+        """Its number among the kernels'."""
+        return NAMES.index(self.model.loss_name)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the loss itself bounds the derivatives of a row."""
+        return self.loss == LOGISTIC and not self.weighted
+
+
 class Expansion(Head):
     """Integer sums of a linear model (binary logistic, squared or Poisson loss) at an anchor, and the root delta.
 
@@ -82,22 +107,13 @@ class Expansion(Head):
     penalty: tuple[float, float]
 
     def __init__(
-        self,
-        model: Any,
-        order: int,
-        classes: int,
-        penalty: tuple[float, float],
-        where: str,
-        anchor: Vector,
-        exponents: NDArray[np.int64],
-        sums: NDArray[np.int64],
-        weighted: bool,
+        self, setup: Setup, anchor: Vector, exponents: NDArray[np.int64], sums: NDArray[np.int64] | None = None
     ) -> None:
-        """penalty: its weight is penalty[0] + penalty[1] * sum of weights. where: how the anchor was chosen, "grid",
-        "given" or "optimum". classes: 0 for models of numbers."""
-        self.model, self.loss = model, NAMES.index(model.loss_name)
-        self.order, self.classes, self.where, self.weighted = order, classes, where, weighted
-        self.penalty, self.exponents, self.sums = penalty, exponents, sums
+        """sums: those of no rows if None."""
+        self.model, order, self.classes, self.penalty, self.where, self.weighted = setup
+        self.setup, self.loss, self.order, self.exponents = setup, setup.loss, order, exponents
+        size = ints.sums_size(anchor.size, self.classes, order)
+        self.sums = np.zeros(size, np.int64) if sums is None else sums
         self._first_error: float | None = None  # of the root at the expansion, where the optimum is known
         # error of the answer that the expansion itself gave, and how far the model had moved then
         self._answered: float | None = None
@@ -109,11 +125,11 @@ class Expansion(Head):
         self.state = kernels.new_state(p, order)
         self.work = np.zeros((kernels.WORK + p, kernels.width_of(p)))
         facts = self.state[kernels.FACTS]
-        scales = _scales(exponents, weighted)
+        scales = _scales(exponents, self.weighted)
         facts[: ints.SCALES] = scales
-        facts[kernels.LOSS], facts[kernels.ORDER], facts[kernels.CLASSES] = self.loss, order, classes
-        facts[kernels.COUNTED] = not _bounded(self.loss, weighted)
-        facts[kernels.CONSTANT], facts[kernels.PER_WEIGHT] = penalty
+        facts[kernels.LOSS], facts[kernels.ORDER], facts[kernels.CLASSES] = self.loss, order, self.classes
+        facts[kernels.COUNTED] = not setup.bounded
+        facts[kernels.CONSTANT], facts[kernels.PER_WEIGHT] = self.penalty
         facts[kernels.UNIT] = 1.0 / scales[ints.WEIGHT]
         self.state[kernels.ANCHOR, :p] = anchor
         self.state[kernels.STRENGTH, : p - 1] = 1.0
@@ -138,17 +154,15 @@ class Expansion(Head):
         uncertain: float = 0.0,
     ) -> Expansion:
         """Expand at the grid point of the optimum `theta` of model over the rows of table, at theta itself ("optimum")
-        or at a given anchor (p,). penalty: as in __init__, lam times the sum of weights if None.
+        or at a given anchor (p,). penalty: see Setup, lam times the sum of weights if None.
 
         The grid is made finer where the polynomial at its point has no root, or one that is farther than `enough` from
         theta. uncertain: how far theta may be from the optimum; where that decides between two grid points, theta is
         found by integer sums, so that all who have these rows take the same.
         """
         report = report or (lambda what, done, total: None)
-        loss = NAMES.index(model.loss_name)
         p = model.size
         refuse_many(p)
-        classes = len(table.classes) if loss == LOGISTIC else 0
         passes = LocalPasses(table) if passes is None else passes
         report("scale the columns", 0, 3)
         found = passes.columns()
@@ -156,13 +170,14 @@ class Expansion(Head):
         exponents = _column_exponents(found, weighted)
         report("scale the columns", 1, 3)
         where = anchor if isinstance(anchor, str) else "given"
-        penalty = (0.0, model.lam) if penalty is None else penalty
+        classes = len(table.classes) if model.loss_name == NAMES[LOGISTIC] else 0
+        setup = Setup(model, order, classes, (0.0, model.lam) if penalty is None else penalty, where, weighted)
         if where != "grid":
             point = np.array(theta if where == "optimum" else anchor, np.float64)
             if point.shape != (p,) or not np.isfinite(point).all():
                 raise UserError(f"the anchor must have {p} finite numbers, got shape {point.shape}")
             report("sum the derivatives", 2, 3)
-            made = cls.at(model, order, classes, penalty, where, point, exponents, passes, weighted)
+            made = cls.at(setup, point, exponents, passes)
             made.settle(theta)
             return made
         moments = passes.moments(np.ldexp(1.0, -exponents[:p]), float(np.ldexp(1.0, int(exponents[-1]))))
@@ -173,9 +188,9 @@ class Expansion(Head):
             widths = np.ldexp(1.0, _width_exponents(moments, rows, exponents) - finer)
             near = np.abs(theta / widths - np.floor(theta / widths) - 0.5) * widths <= uncertain
             if exact is None and near.any():
-                exact = theta = _by_sums(model, penalty, passes, classes, weighted, weight, theta)
+                exact = theta = _by_sums(setup, passes, weight, theta)
             point = np.rint(theta / widths) * widths + 0.0  # no -0.0, which would tell the sign of theta
-            made = cls.at(model, order, classes, penalty, where, point, exponents.copy(), passes, weighted)
+            made = cls.at(setup, point, exponents.copy(), passes)
             made.finer = finer
             made.settle(theta)
             if not made.rootless and made.offset <= enough:
@@ -185,40 +200,22 @@ class Expansion(Head):
         return made
 
     @classmethod
-    def at(
-        cls,
-        model: Any,
-        order: int,
-        classes: int,
-        penalty: tuple[float, float],
-        where: str,
-        point: Vector,
-        exponents: NDArray[np.int64],
-        passes: Passes,
-        weighted: bool,
-    ) -> Expansion:
+    def at(cls, setup: Setup, point: Vector, exponents: NDArray[np.int64], passes: Passes) -> Expansion:
         """Sum all rows at a point; those exponents that depend on it are filled in. delta is not solved for yet."""
-        loss, p = NAMES.index(model.loss_name), model.size
-        exponents[p : p + 3] = LOGISTIC_BOUNDS
-        if not _bounded(loss, weighted):
-            exponents[p : p + 3] = _exponents_of(passes.derivatives(loss, point))
-        scales, inverse_scale = _scales(exponents, weighted), np.ldexp(1.0, -exponents[:p])
-        terms = Terms(loss, order, not _bounded(loss, weighted), point, inverse_scale, scales, classes)
-        return cls(model, order, classes, penalty, where, point, exponents, passes.sums(terms), weighted)
+        exponents[-5:-2] = LOGISTIC_BOUNDS
+        if not setup.bounded:
+            exponents[-5:-2] = _exponents_of(passes.derivatives(setup.loss, point))
+        made = cls(setup, point, exponents)
+        made.sums = passes.sums(made.terms)
+        return made
 
     @property
     def terms(self) -> Terms:
         """What one row adds to the sums."""
-        p, state = self.p, self.state
-        return Terms(
-            self.loss,
-            self.order,
-            not _bounded(self.loss, self.weighted),
-            state[kernels.ANCHOR, :p],
-            state[kernels.INVERSE_SCALE, :p],
-            state[kernels.FACTS, : ints.SCALES],
-            self.classes,
-        )
+        p, state, counted = self.p, self.state, not self.setup.bounded
+        point, inverse_scale = state[kernels.ANCHOR, :p], state[kernels.INVERSE_SCALE, :p]
+        scales = state[kernels.FACTS, : ints.SCALES]
+        return Terms(self.loss, self.order, counted, point, inverse_scale, scales, self.classes)
 
     def add(self, X: NDArray[Any], y: NDArray[Any], weights: Vector | None = None) -> None:
         """Add the terms of rows X (n, d), y (n,) to the sums; delta stays as it was."""
@@ -242,6 +239,7 @@ class Expansion(Head):
         changed = int(self.state[kernels.FACTS, kernels.DUE]) | int(other.state[kernels.FACTS, kernels.DUE])
         self.sums += other.sums
         self.penalty = (self.penalty[0] + other.penalty[0], self.penalty[1])
+        self.setup = self.setup._replace(penalty=self.penalty)
         self.state[kernels.FACTS, kernels.CONSTANT] = self.penalty[0]
         self.settle()
         self._mark(changed & kernels.SCALE_CHANGED)
@@ -270,7 +268,7 @@ class Expansion(Head):
         facts[kernels.DUE] = 0.0
         self._set_bounds()
         self._first_error = None
-        self.solve()
+        self._find_root()
         theta = self.theta
         self.state[kernels.REFERENCE, :p] = theta
         facts[kernels.NEAREST] = ROUNDING * float(np.linalg.norm(theta))
@@ -404,6 +402,9 @@ class Expansion(Head):
         """Compile, or load, what a request for rows of `store` calls; nothing changes."""
         if store.in_memory:
             ensure_compiled(("request", store.dtype, store.y.dtype), lambda: self.forget_row(-1, store, status))
+        else:  # what is the same for the rows of a file and those that come with a request
+            labels = np.empty(0, np.uint8 if self.classes else np.float64)
+            self.revert(np.empty((0, self.p - 1), store.dtype), labels, np.empty(0) if self.weighted else None)
         state = self.state.copy()
         ensure_compiled("polish", lambda: kernels.polish(self.sums, state, self.p, self.work))
 
@@ -423,7 +424,7 @@ class Expansion(Head):
             raise OutOfScale("a value lies beyond its column's scale")
         if np.any(X != 0, axis=0, where=self._tops[: self.p - 1] == 0).any():
             raise OutOfScale("a column has no scale yet")
-        if not _bounded(self.loss, self.weighted):
+        if not self.setup.bounded:
             largest, given = np.zeros(3), NO_WEIGHTS if weights is None else weights
             ints.derivative_extremes(X, y, given, self.loss, self.anchor, largest)
             heaviest = np.append(largest, given.max(initial=0.0))
@@ -474,17 +475,9 @@ class Expansion(Head):
             moved = float(np.linalg.norm(found.theta - self.state[kernels.REFERENCE, : self.p]))
 
         def build(enough: float) -> Expansion:
-            return Expansion.build(
-                self.model,
-                table,
-                found.theta,
-                order=self.order,
-                anchor=anchor,
-                penalty=self.penalty,
-                passes=passes,
-                enough=enough,
-                uncertain=uncertainty(found, model),
-            )
+            how: dict[str, Any] = {"order": self.order, "anchor": anchor, "penalty": self.penalty, "passes": passes}
+            far = uncertainty(found, model)
+            return Expansion.build(self.model, table, found.theta, enough=enough, uncertain=far, **how)
 
         fresh = build(np.inf)
         if rtol is not None and fresh.where == "grid" and fresh.offset > rtol * moved > 0.0:
@@ -498,16 +491,14 @@ class Expansion(Head):
     def _resolve(self) -> None:
         """Bring delta to the root of the present sums."""
         if not kernels.polish(self.sums, self.state, self.p, self.work):
-            self.solve()
-        else:
-            self._estimate()
+            self._find_root()
+        self._estimate()
         self._judge()
 
-    def solve(self) -> None:
+    def _find_root(self) -> None:
         """delta from the integers alone."""
         if not kernels.solve(self.sums, self.state, self.p, self.work):
             self._mark(kernels.NO_ROOT)
-        self._estimate()
 
     def _estimate(self) -> None:
         """How wrong the root is as an answer, from the integers and delta, and from its error at the expansion."""
@@ -545,7 +536,8 @@ class Expansion(Head):
 
     def canonical(self) -> Vector:
         """theta as a function of the integers alone; delta is set to it. What is due was decided by the requests."""
-        self.solve()
+        self._find_root()
+        self._estimate()
         return self.theta
 
     def seal(self) -> None:
@@ -562,7 +554,6 @@ class Expansion(Head):
     # Keep ------------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> Arrays:
-        """The state, functions of the rows that stay (unless `due`)."""
         return {"expansion.sums": self.sums, "expansion.anchor": self.anchor, "expansion.exponents": self.exponents}
 
     def facts(self) -> dict[str, Any]:
@@ -579,7 +570,6 @@ class Expansion(Head):
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Expansion:
-        """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
         anchor, sums = np.array(arrays["expansion.anchor"]), np.array(arrays["expansion.sums"])
         exponents = np.array(arrays["expansion.exponents"])
         p, order, classes = model.size, int(facts["order"]), int(facts["classes"])
@@ -592,7 +582,8 @@ class Expansion(Head):
         if sums[0] < 1 or (classes and sums[2 : 2 + classes].sum() != sums[0]):
             raise ValueError("the sums of the expansion, whose rows do not add up")
         penalty = (float(facts["penalty"][0]), float(facts["penalty"][1]))
-        made = cls(model, order, classes, penalty, facts["where"], anchor, exponents, sums, bool(facts["weighted"]))
+        setup = Setup(model, order, classes, penalty, facts["where"], bool(facts["weighted"]))
+        made = cls(setup, anchor, exponents, sums)
         made.finer, made.for_rtol = int(facts.get("finer", 0)), bool(facts.get("for_rtol", False))
         if made.finer not in FINER:
             raise ValueError("the grid of the expansion, which is none of the known ones")
@@ -622,14 +613,12 @@ def uncertainty(found: Fit, model: Any) -> float:
     return 2.0 * found.gradient_norm * found.theta.size**0.5 / least
 
 
-def _by_sums(
-    model: Any, penalty: tuple[float, float], passes: Passes, classes: int, weighted: bool, weight: float, theta: Vector
-) -> Vector:
+def _by_sums(setup: Setup, passes: Passes, weight: float, theta: Vector) -> Vector:
     """The optimum by integer sums, or theta where they do not lead there."""
-    changed = copy.copy(model)
-    changed.lam = penalty[0] / weight + penalty[1]
+    changed = copy.copy(setup.model)
+    changed.lam = setup.penalty[0] / weight + setup.penalty[1]
     try:
-        return fit_by_sums(changed, passes, classes, weighted).theta
+        return fit_by_sums(changed, passes, setup.classes, setup.weighted).theta
     except UserError:
         return theta
 
@@ -667,11 +656,6 @@ def third_fits(p: int, table: Table) -> bool:
     """Whether T takes less memory than the rows, or little anyway."""
     row_bytes = table.n * table.d * table.dtype.itemsize
     return p <= SMALL_PARAMETERS or 8 * p * (p + 1) * (p + 2) // 6 <= THIRD_SHARE * row_bytes
-
-
-def _bounded(loss: int, weighted: bool) -> bool:
-    """Whether the loss itself bounds the derivatives of a row."""
-    return loss == LOGISTIC and not weighted
 
 
 def _exponents_of(largest: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -716,21 +700,12 @@ def _scales(exponents: NDArray[np.int64], weighted: bool) -> Vector:
 def fit_by_sums(model: Any, passes: Passes, classes: int, weighted: bool = False, tol: float = 1e-10) -> Fit:
     """The minimiser, by Newton's method on integer sums of order 2: whoever adds them up, and in whatever order, gets
     the same bits. Steps are halved until the gradient falls."""
-    found = passes.columns()
-    exponents, p = _column_exponents(found, weighted), model.size
+    exponents, p = _column_exponents(passes.columns(), weighted), model.size
+    classes = classes if model.loss_name == NAMES[LOGISTIC] else 0
+    setup = Setup(model, 2, classes, (0.0, model.lam), "given", weighted)
     theta, step, before = np.zeros(p), np.zeros(p), np.inf
     for k in range(100):
-        at = Expansion.at(
-            model,
-            2,
-            classes if model.loss_name == "logistic" else 0,
-            (0.0, model.lam),
-            "given",
-            theta,
-            exponents.copy(),
-            passes,
-            weighted,
-        )
+        at = Expansion.at(setup, theta, exponents.copy(), passes)
         gradient = np.zeros(p)
         kernels.residual(at.sums, at.state, p, 2, gradient)
         norm = float(np.abs(gradient).max()) / at.weight
@@ -741,7 +716,7 @@ def fit_by_sums(model: Any, passes: Passes, classes: int, weighted: bool = False
         before = norm
         if norm <= tol:
             return Fit(theta, norm, k, True, None, float("nan"))
-        at.solve()
+        at._find_root()
         step = at.theta - theta
         theta = at.theta
     raise UserError(

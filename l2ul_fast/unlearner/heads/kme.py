@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Ids, Report, Rows, Vector, checked
-from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, counts_of
+from l2ul_fast.unlearner.heads.sealed import Kept, SealedHead
 from l2ul_fast.unlearner.pairs.features import class_shifts
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead
-from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels.voronoi.subsets import count_rows
 
 #: Rows up to which their cells' weights are added one by one; of more, cells are counted first.
@@ -37,47 +36,18 @@ class Kme(SealedHead):
     instant: ClassVar[str] = "embedding"
     reveals: ClassVar[str] = "its parameters, its map and the seeds of its cells still depend on them"
 
-    def __init__(
-        self,
-        model: Any,
-        options: dict[str, Any],
-        theta: Vector,
-        class_counts: NDArray[np.int64],
-        cells: CellState,
-        W: NDArray[Any],
-        held_out: float,
-    ) -> None:
-        super().__init__(model, options, theta, class_counts, cells)
-        self.cells, self.W, self.held_out = cells, np.ascontiguousarray(W, np.float32), held_out
-        self._base = self._weigh(cells.counts)  # of D's own mean
+    def __init__(self, kept: Kept, W: NDArray[Any], held_out: float) -> None:
+        super().__init__(kept)
+        self.W, self.held_out = np.ascontiguousarray(W, np.float32), held_out
+        self._base = self._weigh(self.cells.counts)  # of D's own mean
 
     @classmethod
-    def of(
-        cls,
-        trained: Trained,
-        pairs: Pairs,
-        table: Table,
-        cells: CellState,
-        options: dict[str, Any],
-        report: Report | None = None,
-    ) -> tuple[Self, dict[str, Any]]:
-        shifts = class_shifts(
-            cells.packed,
-            pairs.rows,
-            pairs.n_forget,
-            cells.t,
-            cells.psi,
-            table.y,
-            len(cells.counts),
-            starts=pairs.starts,
-            whole=cells.counts if pairs.full else None,
-        )
+    def of(cls, kept: Kept, pairs: Pairs, table: Table, report: Report) -> tuple[Self, dict[str, Any]]:
+        shifts = class_shifts(kept.cells, pairs, table.y)
         ridge = RidgeHead.fit(np.sqrt(pairs.n_forget)[:, None] * shifts, pairs.T)
         if np.isinf(ridge.strength):
             raise UserError("the training pairs taught nothing: raise m, s or psi")
-        counts = counts_of(table)
-        head = cls(trained.model, options, trained.theta, counts, cells, ridge.W.T, ridge.loo["rho"])
-        return head, {"head": ridge.loo, "m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
+        return cls(kept, ridge.W.T, ridge.loo["rho"]), {"head": ridge.loo}
 
     def forget(self, rows: Rows) -> None:
         """Take rows out that are in: their stored cells say all that is needed."""
@@ -115,5 +85,6 @@ class Kme(SealedHead):
         return super().arrays() | {"kme.W": self.W}
 
     @classmethod
-    def _saved(cls, model: Any, cells: CellState, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
-        return checked("kme.W", arrays, (cells.counts.size, model.size), np.float32), float(facts["held_out"])
+    def _saved(cls, kept: Kept, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        shape = kept.cells.counts.size, kept.model.size
+        return checked("kme.W", arrays, shape, np.float32), float(facts["held_out"])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import Table
 from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector, checked
-from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, counts_of
+from l2ul_fast.unlearner.heads.sealed import Kept, SealedHead
 from l2ul_fast.unlearner.heads.secant import gradient_sum
 from l2ul_fast.unlearner.pairs.make import Pairs
 from l2ul_fast.unlearner.pairs.ridge import RidgeHead
@@ -36,36 +36,18 @@ class Learned(SealedHead):
     instant: ClassVar[str] = "learned map"
     reveals: ClassVar[str] = "whoever holds it can compute the rows of a small request from its parameters and map"
 
-    def __init__(
-        self,
-        model: Any,
-        options: dict[str, Any],
-        theta: Vector,
-        class_counts: NDArray[np.int64],
-        cells: None,
-        W: NDArray[Any],
-        held_out: float,
-    ) -> None:
-        super().__init__(model, options, theta, class_counts, cells)
+    def __init__(self, kept: Kept, W: NDArray[Any], held_out: float) -> None:
+        super().__init__(kept)
         self.W = np.ascontiguousarray(W, np.float32 if len(W) > SINGLE else np.float64)
         self.held_out = held_out
-        self._bend = np.zeros(theta.size)  # see `forget`
+        self._bend = np.zeros(kept.theta.size)  # see `forget`
 
     @classmethod
-    def of(
-        cls,
-        trained: Trained,
-        pairs: Pairs,
-        table: Table,
-        cells: None,
-        options: dict[str, Any],
-        report: Report | None = None,
-    ) -> tuple[Self, dict[str, Any]]:
+    def of(cls, kept: Kept, pairs: Pairs, table: Table, report: Report) -> tuple[Self, dict[str, Any]]:
         ridge = RidgeHead.fit(pairs.Z, pairs.T)
         if np.isinf(ridge.strength):
             raise UserError("the training pairs taught nothing: raise m or s")
-        head = cls(trained.model, options, trained.theta, counts_of(table), None, ridge.W, ridge.loo["rho"])
-        return head, {"head": ridge.loo, "m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
+        return cls(kept, ridge.W, ridge.loo["rho"]), {"head": ridge.loo}
 
     def total(self, theta: Vector, X: NDArray[Any], y: NDArray[np.uint8]) -> Vector:
         """(p,) r * (mean gradient of the rows X (r, d), y (r,) at theta + gradient of the penalty)."""
@@ -116,9 +98,10 @@ class Learned(SealedHead):
         return super().arrays() | {"learned.W": self.W, "learned.bend": self._bend}
 
     @classmethod
-    def _saved(cls, model: Any, cells: None, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
-        kind = np.float32 if model.size > SINGLE else np.float64
-        return checked("learned.W", arrays, (model.size, model.size), kind), float(facts["held_out"])
+    def _saved(cls, kept: Kept, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        p = kept.model.size
+        W = checked("learned.W", arrays, (p, p), np.float32 if p > SINGLE else np.float64)
+        return W, float(facts["held_out"])
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.pairs.features import pair_embeddings
 from l2ul_kernels import threads
 
@@ -51,8 +51,6 @@ class UnlearnNetwork(nn.Module):
 
     def join(self, **blocks: NDArray[Any]) -> torch.Tensor:
         """The input (m, inputs) float32 from named blocks (m, size)."""
-        if set(blocks) != set(self.blocks):
-            raise DataError(f"this network's inputs are {', '.join(self.blocks)}, not {', '.join(blocks)}")
         parts = [np.asarray(blocks[name], np.float32).reshape(-1, size) for name, size in self.blocks.items()]
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
@@ -74,24 +72,6 @@ class UnlearnNetwork(nn.Module):
         out |= {f"b{k}": turned(layer.bias) for k, layer in layers.items()}
         return out
 
-    @classmethod
-    def from_weights(cls, weights: Mapping[str, NDArray[np.float32]]) -> UnlearnNetwork:
-        """The network that `weights` described; input blocks in the order they come in."""
-        names = [name[3:] for name in weights if name.startswith("W1.")]
-        try:
-            sizes = (weights["b1"].size, weights["b2"].size)
-            blocks = {name: len(weights[f"W1.{name}"]) for name in names}
-            network = cls(blocks, weights["b3"].size, sizes)
-            first = np.concatenate([weights[f"W1.{name}"] for name in names])
-            with torch.no_grad():
-                for k, layer in (("1", network.first), ("2", network.second), ("3", network.third)):
-                    matrix = first if k == "1" else weights[f"W{k}"]
-                    layer.weight.copy_(torch.from_numpy(matrix.T.copy()))
-                    layer.bias.copy_(torch.from_numpy(weights[f"b{k}"].copy()))
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise DataError(f"these are not the weights of a network: {error}") from None
-        return network
-
 
 @dataclass
 class Trained:
@@ -100,9 +80,6 @@ class Trained:
     network: UnlearnNetwork
     curves: dict[str, list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def weights(self) -> dict[str, NDArray[np.float32]]:
-        return self.network.weights()
 
 
 def fit_direct(
@@ -173,8 +150,6 @@ def fit_direct(
     return Trained(network, {"train": losses, "heldout": held_losses}, facts)
 
 
-def train_direct(pairs: Any, cells: Any, *, seed: int | None = 0, progress: Progress | None = None) -> Trained:
+def train_direct(pairs: Any, cells: Any, seed: int | None = 0, progress: Progress | None = None) -> Trained:
     """`fit_direct` on pairs (rows, starts, n_forget, theta, theta_r, full) with the stored cells (packed, t, psi)."""
-    whole = cells.counts.sum(axis=0) if pairs.full else None
-    mu = pair_embeddings(cells.packed, pairs.rows, pairs.n_forget, cells.t, cells.psi, starts=pairs.starts, whole=whole)
-    return fit_direct(mu.mu_D, mu.mu_f, pairs.theta, pairs.theta_r, seed=seed, progress=progress)
+    return fit_direct(*pair_embeddings(cells, pairs), pairs.theta, pairs.theta_r, seed=seed, progress=progress)

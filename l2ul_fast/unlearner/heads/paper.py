@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, Vector, checked
-from l2ul_fast.unlearner.heads.sealed import SealedHead, Trained, counts_of
+from l2ul_fast.unlearner.heads.base import Arrays, Report, Rows, checked
+from l2ul_fast.unlearner.heads.sealed import Kept, SealedHead
 from l2ul_fast.unlearner.pairs.make import Pairs
-from l2ul_fast.unlearner.state import CellState
 from l2ul_kernels.request.network import DirectForward
 
 Weights = dict[str, NDArray[np.float32]]
@@ -35,46 +34,22 @@ class Paper(SealedHead):
     instant: ClassVar[str] = "network"
     reveals: ClassVar[str] = "its parameters, its network and the seeds of its cells still depend on them"
 
-    def __init__(
-        self,
-        model: Any,
-        options: dict[str, Any],
-        theta: Vector,
-        class_counts: NDArray[np.int64],
-        cells: CellState,
-        weights: Weights,
-        off: float,
-        pace: float,
-    ) -> None:
-        super().__init__(model, options, theta, class_counts, cells)
-        self.cells, self.weights, self.off, self.pace = cells, weights, off, pace
-        self._forward = DirectForward(weights, cells.t, cells.psi)
+    def __init__(self, kept: Kept, weights: Weights, off: float, pace: float) -> None:
+        super().__init__(kept)
+        self.weights, self.off, self.pace = weights, off, pace
+        self._forward = DirectForward(weights, self.cells.t, self.cells.psi)
         self._rebase()
-        self._forward.compile(cells.packed)
+        self._forward.compile(self.cells.packed)
 
     @classmethod
-    def of(
-        cls,
-        trained: Trained,
-        pairs: Pairs,
-        table: Table,
-        cells: CellState,
-        options: dict[str, Any],
-        report: Report | None = None,
-    ) -> tuple[Self, dict[str, Any]]:
+    def of(cls, kept: Kept, pairs: Pairs, table: Table, report: Report) -> tuple[Self, dict[str, Any]]:
         from l2ul_fast.unlearner.heads.network import train_direct  # torch is imported only when a network is trained
 
-        network = train_direct(
-            pairs,
-            cells,
-            seed=options["random_state"],
-            progress=None if report is None else lambda done, total: report("train N_U", done, total),
-        )
-        off = float(np.sqrt(network.facts["heldout_loss"] * trained.theta.size))
-        pace, counts = float(np.median(np.linalg.norm(pairs.T, axis=1))), counts_of(table)
-        head = cls(trained.model, options, trained.theta, counts, cells, network.weights(), off, pace)
-        facts = {"m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
-        return head, facts | {"network": network.facts}
+        seed = kept.options["random_state"]
+        network = train_direct(pairs, kept.cells, seed, lambda done, total: report("train N_U", done, total))
+        off = float(np.sqrt(network.facts["heldout_loss"] * kept.theta.size))
+        pace = float(np.median(np.linalg.norm(pairs.T, axis=1)))
+        return cls(kept, network.network.weights(), off, pace), {"network": network.facts}
 
     def _rebase(self) -> None:
         """Take the embedding of D from the counts anew."""
@@ -102,8 +77,8 @@ class Paper(SealedHead):
         return super().arrays() | {f"paper.{name}": array for name, array in self.weights.items()}
 
     @classmethod
-    def _saved(cls, model: Any, cells: CellState, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
-        q, p, h1, h2 = cells.t * cells.psi, model.size, arrays["paper.b1"].size, arrays["paper.b2"].size
+    def _saved(cls, kept: Kept, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        q, p, h1, h2 = kept.cells.t * kept.cells.psi, kept.model.size, arrays["paper.b1"].size, arrays["paper.b2"].size
         shapes = ((q, h1), (q, h1), (p, h1), (h1,), (h1, h2), (h2,), (h2, p), (p,))
         named = zip(_WEIGHTS, shapes, strict=True)
         weights = {name: checked(f"paper.{name}", arrays, shape, np.float32) for name, shape in named}

@@ -19,18 +19,8 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import Table, in_memory
 from l2ul_fast.unlearner.fit import Fitted, Laps
-from l2ul_fast.unlearner.heads.base import (
-    NOT_AT_OPTIMUM,
-    Arrays,
-    CannotLearn,
-    Head,
-    Ids,
-    Report,
-    Rows,
-    Vector,
-    checked,
-    checked_counts,
-)
+from l2ul_fast.unlearner.heads import base
+from l2ul_fast.unlearner.heads.base import Arrays, CannotLearn, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.heads.secant import anchored_model, is_anchored, moved_anchor
 from l2ul_fast.unlearner.pairs.make import Pairs, full_pairs, subset_pairs
 from l2ul_fast.unlearner.state import CellState
@@ -38,19 +28,8 @@ from l2ul_fast.workers import Workers
 
 #: What a head keeps of the unlearner's parameters: all that training it anew takes.
 OPTIONS = (
-    "model",
-    "lam",
-    "penalty",
-    "m",
-    "s",
-    "robust",
-    "psi",
-    "t",
-    "hidden",
-    "activation",
-    "anchor",
-    "anchor_rows",
-    "random_state",
+    *("model", "lam", "penalty", "m", "s", "robust", "psi", "t", "hidden", "activation"),
+    *("anchor", "anchor_rows", "random_state"),
 )
 #: Rows per subset pair unless said otherwise: for logistic regression, whose rho falls like 1/s while the cost grows
 #: like s; and for the MLP, as in the paper.
@@ -64,6 +43,16 @@ PLAIN_TOL, START = 1e-6, 0
 
 
 # Train ---------------------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """What every such head holds: theta (p,) of the rows that stay, rows of each class counts (C,), cells if any."""
+
+    model: Any
+    options: dict[str, Any]
+    theta: Vector
+    counts: NDArray[np.int64]
+    cells: Any = None
 
 
 class Trained(NamedTuple):
@@ -87,19 +76,18 @@ def train(model: Any, table: Table, options: dict[str, Any]) -> Trained:
 
     Logistic regression goes on until rounding stops it.
     """
-    steps = 0
+    near = None
     if model.name == "lr":
         near = model.fit(table)
-        found, steps = model.fit(table, start=near.theta, tol=0.0), near.steps
+        found = model.fit(table, start=near.theta, tol=0.0)
     elif model.anchor is not None:
         found = model.fit(table)
         if not found.converged:
             raise UserError("the MLP does not converge on these rows: raise lam, or use anchor_rows=0")
     else:
         found = model.fit(table, seed=START, tol=PLAIN_TOL)
-    return Trained(
-        model, found.theta, found.hessian, {"gradient_norm": found.gradient_norm, "steps": steps + found.steps}
-    )
+    steps = found.steps + (0 if near is None else near.steps)
+    return Trained(model, found.theta, found.hessian, {"gradient_norm": found.gradient_norm, "steps": steps})
 
 
 def train_first(table: Table, options: dict[str, Any], report: Report, anchored: bool) -> Trained:
@@ -122,11 +110,6 @@ def train_again(model: Any, table: Table, options: dict[str, Any]) -> Trained:
         model, moved = moved_anchor(options, model, table)
     trained = train(model, table, options)
     return trained._replace(facts=trained.facts | {"anchor_moved": moved})
-
-
-def _generator(options: dict[str, Any], k: int) -> np.random.Generator:
-    """Number k of the streams of random numbers that follow from random_state."""
-    return np.random.default_rng(np.random.SeedSequence(options["random_state"]).spawn(k + 1)[k])
 
 
 def labels_of(table: Table) -> NDArray[np.uint8]:
@@ -164,25 +147,16 @@ def make_pairs(
     again: bool = False,
 ) -> Pairs:
     """Training pairs from the rows of table: on subsets, or on all rows (a sample of them) for an anchored MLP."""
-    rng = _generator(options, 0 if options["model"] == "lr" else 1)
+    streams = np.random.SeedSequence(options["random_state"]).spawn(2)
+    rng = np.random.default_rng(streams[0 if options["model"] == "lr" else 1])
 
     def progress(done: int, total: int) -> None:
         report("train pairs", done, total)
 
     model = trained.model
     if getattr(model, "anchor", None) is None:
-        s = subset_size(options, table.n, again)
-        return subset_pairs(
-            model,
-            table,
-            labels_of(table),
-            options["m"],
-            s,
-            rng,
-            robust=options["robust"],
-            progress=progress,
-            executor=workers,
-        )
+        what = model, table, labels_of(table), options["m"], subset_size(options, table.n, again), rng
+        return subset_pairs(*what, robust=options["robust"], progress=progress, executor=workers)
     ids, base = table.ids(), trained
     if table.n > PAIR_ROWS:
         ids = np.sort(rng.choice(ids, PAIR_ROWS, replace=False))
@@ -213,17 +187,10 @@ class SealedHead(Head):
     #: What the state shows of forgotten rows where it cannot be made anew.
     reveals: ClassVar[str]
 
-    def __init__(
-        self,
-        model: Any,
-        options: dict[str, Any],
-        theta: Vector,
-        class_counts: NDArray[np.int64],
-        cells: CellState | None,
-    ) -> None:
-        self.model, self.options = model, {name: options[name] for name in OPTIONS}
-        self._theta, self._counts = np.array(theta, np.float64), np.array(class_counts, np.int64)
-        self._cells = cells
+    def __init__(self, kept: Kept) -> None:
+        self.model, self.cells = kept.model, kept.cells
+        self.options = {name: kept.options[name] for name in OPTIONS}
+        self._theta, self._counts = np.array(kept.theta, np.float64), np.array(kept.counts, np.int64)
         # since the last seal; and since theta was last at an optimum: rows that left, and where theta was
         self._unsealed = self._moved = 0
         self._optimum = self._theta.copy()
@@ -244,29 +211,30 @@ class SealedHead(Head):
             lap("embed")
         pairs = make_pairs(trained, table, params, report, workers)
         lap("pairs")
-        head, facts = cls.of(trained, pairs, table, cells, params, report)
+        head, facts = cls.taught(trained, pairs, table, cells, params, report)
         lap("head")
         head.compile(table)
         report("done", 1, 1)
-        return Fitted(head, {"seconds": lap.seconds} | trained.facts | facts)
+        return Fitted(head, {"seconds": lap.seconds} | facts)
+
+    @classmethod
+    def taught(
+        cls, trained: Trained, pairs: Pairs, table: Table, cells: Any, options: dict[str, Any], report: Report
+    ) -> tuple[Self, dict[str, Any]]:
+        """(The head that the pairs teach, what training, the pairs and it found.)"""
+        head, facts = cls.of(Kept(trained.model, options, trained.theta, counts_of(table), cells), pairs, table, report)
+        made = {"m": len(pairs), "rejected": pairs.rejected, "pair_rows": int(pairs.n[0])}
+        return head, trained.facts | made | facts
 
     @classmethod
     @abstractmethod
-    def of(
-        cls,
-        trained: Trained,
-        pairs: Pairs,
-        table: Table,
-        cells: Any,
-        options: dict[str, Any],
-        report: Report | None = None,
-    ) -> tuple[Self, dict[str, Any]]:
-        """(the head that these pairs teach, what was found); cells are those of table's rows, if any are kept."""
+    def of(cls, kept: Kept, pairs: Pairs, table: Table, report: Report) -> tuple[Self, dict[str, Any]]:
+        """(the head that these pairs teach, what was found); the cells kept are those of table's rows."""
 
     def compile(self, table: Table) -> None:
         """Compile what the first request would have to wait for."""
-        if self._cells is not None:
-            self._cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))
+        if self.cells is not None:
+            self.cells.revert(np.empty(0, np.uint8), np.empty(0, np.int64))
 
     @property
     def n(self) -> int:
@@ -280,14 +248,13 @@ class SealedHead(Head):
 
     @property
     def error(self) -> float | None:
-        """Estimated rho of everything forgotten since theta was last at the optimum of its rows."""
+        """Also since theta was last at the optimum of its rows."""
         return self._estimate() if self._moved else 0.0
 
     @property
     def due(self) -> str | None:
-        """Why `refresh` should make a pass over the rows, or None."""
         if self._moved:
-            return NOT_AT_OPTIMUM
+            return base.NOT_AT_OPTIMUM
         return "what was learned on rows that left is still there" if self._unsealed else None
 
     # Requests --------------------------------------------------------------------------------------------------------
@@ -320,7 +287,6 @@ class SealedHead(Head):
     def refresh(
         self, table: Table | None, forgotten: Ids, report: Report, workers: Workers | None = None
     ) -> dict[str, Any]:
-        """Make everything anew from the rows of table, where any row has left. Returns what was done."""
         if not self._unsealed:
             return {"sealed": False, "pairs": 0, "partitions": 0}
         if table is None:
@@ -331,54 +297,48 @@ class SealedHead(Head):
         report("train on the rows that stay", 0, 1)
         trained = train_again(self.model, table, self.options)
         pairs = make_pairs(trained, table, self.options, report, again=True)
-        cells, partitions = self._cells, 0
+        cells, partitions = self.cells, 0
         if cells is not None and cells.seeds_among(forgotten).size:
             report("replace seeds", 0, 1)
             cells, seed = cells.copy(), [self.options["random_state"], 6, table.n]
             partitions = cells.replace_seeds(forgotten, table, np.random.default_rng(seed))
-        fresh, facts = self.of(trained, pairs, table, cells, self.options, report)
+        fresh, facts = self.taught(trained, pairs, table, cells, self.options, report)
         self.__dict__.update(fresh.__dict__)
-        return {"sealed": True, "pairs": len(pairs), "partitions": partitions, "report": trained.facts | facts}
+        return {"sealed": True, "pairs": len(pairs), "partitions": partitions, "report": facts}
 
     # Keep ------------------------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """JSON values that `from_arrays` needs."""
-        return {
-            "options": self.options,
-            "mu": getattr(self.model, "mu", None),
-            "unsealed": self._unsealed,
-            "moved": self._moved,
-        }
+        mu = getattr(self.model, "mu", None)
+        return {"options": self.options, "mu": mu, "unsealed": self._unsealed, "moved": self._moved}
 
     def arrays(self) -> Arrays:
-        """What is saved, besides facts: functions of the rows that stay unless `due`."""
         out = {"head.theta": self._theta, "head.class_counts": self._counts}
         if self._moved:
             out["head.optimum"] = self._optimum
         if getattr(self.model, "anchor", None) is not None:
             out["head.anchor"] = np.asarray(self.model.anchor)
-        return out | ({} if self._cells is None else self._cells.arrays())
+        return out | ({} if self.cells is None else self.cells.arrays())
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Self:
-        """The head that `facts` and `arrays` were taken from; ValueError if they do not fit each other."""
-        theta = checked("head.theta", arrays, (model.size,))
-        counts = checked_counts("head.class_counts", arrays, model.n_classes)
+        theta = base.checked("head.theta", arrays, (model.size,))
+        counts = base.checked_counts("head.class_counts", arrays, model.n_classes)
         cells = CellState.from_arrays(arrays, model.d) if cls.embeds else None
         if cells is not None and not np.array_equal(cells.class_counts, counts):
             raise ValueError("the cells of the rows, which are those of other rows")
         if facts["mu"] is not None:
-            model = model.with_anchor(checked("head.anchor", arrays, (model.size,)), float(facts["mu"]))
-        head = cls(model, facts["options"], theta, counts, cells, *cls._saved(model, cells, facts, arrays))
+            model = model.with_anchor(base.checked("head.anchor", arrays, (model.size,)), float(facts["mu"]))
+        kept = Kept(model, facts["options"], theta, counts, cells)
+        head = cls(kept, *cls._saved(kept, facts, arrays))
         head._unsealed, head._moved = int(facts["unsealed"]), int(facts["moved"])
         if head._moved:
-            head._optimum = checked("head.optimum", arrays, (model.size,))
+            head._optimum = base.checked("head.optimum", arrays, (model.size,))
         if not 0 <= head._moved <= head._unsealed:
             raise ValueError("how many rows have left")
         return head
 
     @classmethod
     @abstractmethod
-    def _saved(cls, model: Any, cells: Any, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
-        """What `__init__` takes behind the cells, of a saved state; ValueError if it does not fit."""
+    def _saved(cls, kept: Kept, facts: dict[str, Any], arrays: Arrays) -> tuple[Any, ...]:
+        """What `__init__` takes besides, of a saved state; ValueError if it does not fit."""

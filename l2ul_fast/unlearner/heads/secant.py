@@ -36,7 +36,7 @@ says which rows it is trained on.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,19 +45,9 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.models.fit import Fit, weighted
-from l2ul_fast.tables import BLOCK_ROWS, Table
-from l2ul_fast.unlearner.heads.base import (
-    NOT_AT_OPTIMUM,
-    THETA_GRID,
-    Arrays,
-    Head,
-    Ids,
-    Report,
-    Rows,
-    Vector,
-    checked,
-    checked_counts,
-)
+from l2ul_fast.tables import BLOCK_ROWS, Block, Table
+from l2ul_fast.unlearner.heads import base
+from l2ul_fast.unlearner.heads.base import Arrays, Head, Ids, Report, Rows, Vector
 from l2ul_fast.unlearner.passes import LocalPasses
 from l2ul_fast.workers import Workers
 from l2ul_kernels.codegen.jit import ensure_compiled
@@ -175,9 +165,8 @@ def fit(params: dict[str, Any], table: Table, size: int, report: Report) -> Any:
     options = {name: params[name] for name in ("anchor_rows", "random_state")}
     options["given"] = not isinstance(params["anchor"], str)
     head = Secant.sealed(model, table, found.theta, options)
-    if found.hessian is not None and facts.get(
-        "anchored"
-    ):  # below .7 retraining is a little less well defined (see MLPModel.choose_mu)
+    # below .7 retraining is a little less well defined (see MLPModel.choose_mu)
+    if found.hessian is not None and facts.get("anchored"):
         facts["lowest_curvature_over_mu"] = float(np.linalg.eigvalsh(found.hessian)[0] / model.mu)
     lap("curvature")
     report("done", 2, 2)
@@ -255,8 +244,8 @@ class EvenBlocks:
     def __init__(self, table: Table) -> None:
         self.table, self.n, self.d = table, table.n, table.d
 
-    def blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
+    def blocks(self) -> Iterator[Block]:
+        parts: list[Block] = []
         held = 0
         for X, y in self.table.blocks():
             at = 0
@@ -275,16 +264,16 @@ class EvenBlocks:
             yield _joined(parts)
 
 
-def _joined(parts: list[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _joined(parts: list[Block]) -> Block:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
-def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> Matrix:
-    """(p, p), without penalty, summed over rows (an object with blocks)."""
+def hessian_sum(model: LogisticModel, blocks: Iterable[Block], theta: Vector) -> Matrix:
+    """(p, p), without penalty, summed over blocks of rows."""
     total = np.zeros((theta.size, theta.size))
-    for X, y in rows.blocks():
+    for X, y in blocks:
         model._add_sums(theta, X, y, np.zeros(theta.size), total)
     return total
 
@@ -292,9 +281,7 @@ def hessian_sum(model: LogisticModel, rows: Any, theta: Vector) -> Matrix:
 def hessian_of_rows(model: LogisticModel, X: NDArray[Any], y: NDArray[Any], theta: Vector) -> Matrix:
     """The same of rows X (r, d), y (r,): for a few of them their factors are faster than blocks of rows."""
     if model.n_classes == 2 or len(X) > FEW_HESSIANS:
-        total = np.zeros((theta.size, theta.size))
-        model._add_sums(theta, X, y, np.zeros(theta.size), total)
-        return total
+        return hessian_sum(model, [(X, y)], theta)
     P = model.predict_proba(theta, X)
     roots = np.sqrt(P)
     factors = roots[:, :, None] * np.eye(P.shape[1]) - P[:, :, None] * roots[:, None, :]  # F F' = diag(P) - P P'
@@ -375,9 +362,6 @@ class Inverse:
         return out + (b @ v) @ a if len(a) else out
 
     def _without_pairs(self, v: Vector) -> Vector:
-        return self._product(v)
-
-    def _product(self, v: Vector) -> Vector:
         size = float(np.abs(v).max())
         if not 0 < size < np.inf:
             return np.full(v.size, size * 0.0)
@@ -424,7 +408,7 @@ class InverseOfSum(Inverse):
     def _conjugate_gradients(self, v: Vector) -> tuple[Vector, bool]:
         x, rest = np.zeros(v.size), v.copy()
         goal = CG_TOL * float(np.linalg.norm(v))
-        z = self._product(rest)
+        z = super()._without_pairs(rest)
         along, size = z, float(rest @ z)
         for _ in range(CG_STEPS):
             if not float(np.linalg.norm(rest)) > goal:
@@ -432,7 +416,7 @@ class InverseOfSum(Inverse):
             ahead = self.total @ along / self.n + self.fixed @ along
             step = size / float(along @ ahead)
             x, rest = x + step * along, rest - step * ahead
-            z = self._product(rest)
+            z = super()._without_pairs(rest)
             size, before = float(rest @ z), size
             along = z + size / before * along
         return x, False
@@ -450,11 +434,11 @@ class Secant(Head):
         self,
         model: Any,
         options: dict[str, Any],
-        counts: NDArray[np.int64],
+        counts: Ids,
         theta: Vector,
         total: Vector,
         inverse: Inverse,
-        thirds: NDArray[np.float32],
+        thirds: Any,
     ) -> None:
         """theta (p,) is where total (p,), the sum of the rows' gradients, was taken. thirds: see projected_thirds, none
         for an MLP."""
@@ -485,7 +469,7 @@ class Secant(Head):
             if not found.converged:
                 raise UserError("training does not converge on the rows that stay: fit again, with a larger lam")
             theta, _ = _polished(model, rows, found.theta, _inverse_at(model, rows, found.theta)[0])
-        theta = np.round(theta / THETA_GRID) * THETA_GRID + 0.0
+        theta = base.on_grid(theta)
         counts = np.bincount(np.asarray(table.y)[table.ids()], minlength=len(table.classes)).astype(np.int64)
         made_of, well_defined = _inverse_at(model, rows, theta)
         thirds = NO_THIRDS if model.name == "mlp" else projected_thirds(model, rows, theta, made_of.W)
@@ -502,7 +486,7 @@ class Secant(Head):
 
     @property
     def due(self) -> str | None:
-        return NOT_AT_OPTIMUM if self._touched else None
+        return base.NOT_AT_OPTIMUM if self._touched else None
 
     @property
     def _plain(self) -> bool:
@@ -676,7 +660,6 @@ class Secant(Head):
         return found | {"open": known}
 
     def arrays(self) -> Arrays:
-        """Unless `due`, functions of the rows that stay."""
         found: Arrays = {"secant.theta": self._theta, "secant.total": self._total, "secant.counts": self._counts}
         found |= self.inverse.arrays()
         if len(self.thirds):
@@ -690,9 +673,7 @@ class Secant(Head):
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Secant:
-        """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
-        p, options = model.size, dict(facts["options"])
-        opened = facts.get("open")
+        p, options, opened = model.size, dict(facts["options"]), facts.get("open")
         lower = np.tril_indices(p)
         shapes: dict[str, Any] = {"theta": (p,), "total": (p,)}
         if model.name == "mlp" and facts["mu"] is not None:
@@ -704,12 +685,11 @@ class Secant(Head):
         if opened is not None:
             k = len(arrays["secant.steps"])
             shapes |= {"base": (p,), "first": (p,), "unseen": (p,), "steps": (k, p), "changes": (k, p)}
-        single = ("inverse", "thirds")
-        found = {
-            name: checked(f"secant.{name}", arrays, shape, np.float32 if name in single else np.float64)
-            for name, shape in shapes.items()
-        }
-        counts = checked_counts("secant.counts", arrays, model.n_classes)
+        found = {}
+        for name, shape in shapes.items():
+            kind = np.float32 if name in ("inverse", "thirds") else np.float64
+            found[name] = base.checked(f"secant.{name}", arrays, shape, kind)
+        counts = base.checked_counts("secant.counts", arrays, model.n_classes)
         if "anchor" in found:
             model = model.with_anchor(found["anchor"], float(facts["mu"]))
         if model.name == "mlp":
@@ -750,7 +730,7 @@ def _polished(model: Any, rows: EvenBlocks, start: Vector, inverse: Inverse) -> 
 def _inverse_at(model: Any, rows: EvenBlocks, theta: Vector) -> tuple[Inverse, bool]:
     """Of the Hessian of the objective at theta; whether an optimum there is the only one around."""
     if model.name != "mlp":
-        return InverseOfSum(hessian_sum(model, rows, theta), fixed_curvature(model), rows.n), True
+        return InverseOfSum(hessian_sum(model, rows.blocks(), theta), fixed_curvature(model), rows.n), True
     matrix = model.hessian_of(theta, rows)
     return Inverse(inverted(matrix, DAMPING * model.strength)), _above(matrix, LEAST_CURVATURE * model.strength)
 

@@ -18,20 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.models.fit import weighted
 from l2ul_fast.tables import Table
-from l2ul_fast.unlearner.heads.base import (
-    NOT_AT_OPTIMUM,
-    THETA_GRID,
-    Arrays,
-    Head,
-    Ids,
-    Report,
-    Rows,
-    Vector,
-    checked,
-    checked_counts,
-)
-from l2ul_fast.unlearner.passes import NO_WEIGHTS, blocks_of
+from l2ul_fast.unlearner.heads import base
+from l2ul_fast.unlearner.heads.base import Arrays, Head, Ids, Report, Rows, Vector
+from l2ul_fast.unlearner.passes import NO_WEIGHTS
 from l2ul_fast.workers import Workers
 from l2ul_kernels.linear.losses import LOGISTIC, NAMES, row_losses
 
@@ -64,13 +55,7 @@ class Wide(Head):
     penalty: tuple[float, float]
 
     def __init__(
-        self,
-        model: Any,
-        penalty: tuple[float, float],
-        counts: NDArray[np.int64],
-        weight: float,
-        theta: Vector,
-        sums: Sums,
+        self, model: Any, penalty: tuple[float, float], counts: Ids, weight: float, theta: Vector, sums: Sums
     ) -> None:
         """penalty: its weight is penalty[0] + penalty[1] * the sum of weights. counts: rows of each class, none for
         models of numbers. sums: of the rows at theta."""
@@ -85,7 +70,7 @@ class Wide(Head):
         """At the optimum of the rows of table, down to rounding."""
         classes = len(table.classes) if model.loss_name == NAMES[LOGISTIC] else 0
         counts, weight = np.zeros(classes, np.int64), 0.0
-        for _, y, weights in blocks_of(table):
+        for _, y, weights in weighted(table):
             present = np.ones(len(y), bool) if weights is None else weights > 0
             weight += float(present.sum() if weights is None else weights.sum())
             if classes:
@@ -93,7 +78,7 @@ class Wide(Head):
         made = cls(model, penalty, counts, weight, start, Sums(np.inf, np.zeros(start.size)))
         made._sums = made._pass(table, start)
         made._polish(table)
-        made._theta = made._first = np.round(made._theta / THETA_GRID) * THETA_GRID + 0.0
+        made._theta = made._first = base.on_grid(made._theta)
         made._sums = made._pass(table, made._theta)
         made._error, made.tier = 0.0, "sealed"
         return made
@@ -107,7 +92,7 @@ class Wide(Head):
 
     @property
     def due(self) -> str | None:
-        return NOT_AT_OPTIMUM if self._touched else None
+        return base.NOT_AT_OPTIMUM if self._touched else None
 
     # Request ---------------------------------------------------------------------------------------------------------
 
@@ -200,14 +185,14 @@ class Wide(Head):
 
     def _pass(self, table: Any, theta: Vector) -> Sums:
         sums = Sums(0.0, np.zeros(theta.size))
-        for X, y, weights in _pieces(blocks_of(table), self.model.d):
+        for X, y, weights in _pieces(weighted(table), self.model.d):
             sums = self._add(sums, X, y, weights, theta)
         return sums
 
     def _curvatures(self, table: Any) -> tuple[list[Vector], Vector]:
         """(second derivatives of the rows at theta, block by block; diagonal (p,) of the objective's Hessian)."""
         found, diagonal = [], np.append(np.full(self.model.d, self._strength()), 0.0)
-        for X, y, weights in _pieces(blocks_of(table), self.model.d):
+        for X, y, weights in _pieces(weighted(table), self.model.d):
             first, second = np.empty(len(y)), np.empty(len(y))
             row_losses(self.loss, X @ self._theta[:-1] + self._theta[-1], y, weights, first, second)
             found.append(second)
@@ -224,7 +209,7 @@ class Wide(Head):
             if not size > goal:
                 break
             ahead = self._strength() * np.append(along[:-1], 0.0)
-            for (X, _, _), w in zip(_pieces(blocks_of(table), self.model.d), curvatures, strict=True):
+            for (X, _, _), w in zip(_pieces(weighted(table), self.model.d), curvatures, strict=True):
                 u = w * (X @ along[:-1] + along[-1])
                 ahead += np.append(u @ X, u.sum())
             length = float(along @ ahead)
@@ -252,25 +237,24 @@ class Wide(Head):
         return {"sealed": True, "why": why}
 
     def facts(self) -> dict[str, Any]:
-        """JSON values that `from_arrays` needs."""
         found: dict[str, Any] = {"penalty": list(self.penalty), "weight": self._weight, "tier": self.tier}
         if self._touched:
             found["error"] = self._error if np.isfinite(self._error) else None
         return found
 
     def arrays(self) -> Arrays:
-        """Unless `due`, functions of the rows that stay."""
         found: Arrays = {"wide.theta": self._theta, "wide.gradient": self._sums.gradient, "wide.counts": self._counts}
         found["wide.value"] = np.array([self._sums.value])
         return found | ({"wide.first": self._first} if self._touched else {})
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Wide:
-        """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
         p, opened = model.size, "error" in facts
         shapes = {"theta": (p,), "gradient": (p,), "value": (1,)} | ({"first": (p,)} if opened else {})
-        found = {name: checked(f"wide.{name}", arrays, shape) for name, shape in shapes.items()}
-        counts = checked_counts("wide.counts", arrays, model.n_classes if model.loss_name == NAMES[LOGISTIC] else 0)
+        found = {name: base.checked(f"wide.{name}", arrays, shape) for name, shape in shapes.items()}
+        counts = base.checked_counts(
+            "wide.counts", arrays, model.n_classes if model.loss_name == NAMES[LOGISTIC] else 0
+        )
         penalty, weight = (float(facts["penalty"][0]), float(facts["penalty"][1])), float(facts["weight"])
         if not (np.isfinite([*penalty, weight]).all() and min(penalty) >= 0 and weight > 0):
             raise ValueError("the weight of the rows")

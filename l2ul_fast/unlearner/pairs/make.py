@@ -2,13 +2,13 @@
 
 Subset pairs (logistic regression, and the paper's way for the MLP) train A twice on s rows, with and without r of them.
 Full pairs (anchored MLP) keep theta = A(D) and retrain on D without a forget set. Each pair follows from its number, so
-an executor may make parts of them anywhere, in any order: the pairs are the same, bit for bit.
+workers may make parts of them anywhere, in any order: the pairs are the same, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numba
@@ -55,20 +55,10 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.n_forget)
 
-    def without(self, gone: NDArray[np.int64]) -> Pairs:
-        """The pairs but those with these numbers."""
-        keep = np.setdiff1d(np.arange(len(self)), gone)
-        rows = [self.rows[self.starts[i] : self.starts[i + 1]] for i in keep]
-        starts = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
-        flat = np.concatenate([self.rows[:0], *rows])
-        per_pair = ("n_forget", "n", "theta", "theta_r", "Z", "T")
-        return Pairs(
-            rows=flat,
-            starts=starts,
-            rejected=self.rejected,
-            full=self.full,
-            **{name: getattr(self, name)[keep] for name in per_pair},
-        )
+    def first(self, k: int) -> Pairs:
+        """The first k pairs."""
+        parts = {name: getattr(self, name)[:k] for name in ("n_forget", "n", "theta", "theta_r", "Z", "T")}
+        return replace(self, rows=self.rows[: self.starts[k]], starts=self.starts[: k + 1], **parts)
 
 
 def features(
@@ -111,21 +101,6 @@ class PairWork(Protocol):
 
     def make(self, first: int, last: int) -> PairBatch:
         """The pairs first .. last - 1."""
-
-
-class PairExecutor(Protocol):
-    """Who makes pairs: this process, or the workers of a cluster (`l2ul_fast.distributed.DaskWorkers`)."""
-
-    def map(self, work: PairWork) -> Iterator[PairBatch]:
-        """All pairs of the work, batch by batch in any order."""
-
-
-class LocalExecutor:
-    """Makes all pairs in this process."""
-
-    def map(self, work: PairWork) -> Iterator[PairBatch]:
-        """All pairs, batch by batch."""
-        return (work.make(first, last) for first, last in work.parts())
 
 
 @dataclass(frozen=True)
@@ -223,11 +198,12 @@ def in_order(rows: Ids) -> Ids:
     return np.argsort((rows >> shift).astype(np.uint16), kind="stable")
 
 
-def pairs_of(work: PairWork, executor: PairExecutor, n: int, progress: Progress | None = None) -> Pairs:
-    """The accepted pairs in the order of their numbers, made by an executor; each is of n rows. progress(done, m)."""
+def pairs_of(work: PairWork, executor: Any, n: int, progress: Progress | None = None) -> Pairs:
+    """The accepted pairs by their numbers, each of n rows, made by an executor; in this process if None."""
     batches: list[PairBatch] = []
     m, done = work.parts()[-1][1], 0
-    for batch in executor.map(work):
+    made = (work.make(first, last) for first, last in work.parts()) if executor is None else executor.map(work)
+    for batch in made:
         batches.append(batch)
         done += batch.tried
         if progress is not None:
@@ -237,18 +213,9 @@ def pairs_of(work: PairWork, executor: PairExecutor, n: int, progress: Progress 
     rows, sizes, n_forget, theta, theta_r, Z, T = (np.concatenate(column) for column in columns)
     if len(sizes) < m / 2:
         raise UserError(f"{m - len(sizes)} of {m} training pairs did not converge: {work.advice}")
-    return Pairs(
-        rows=rows,
-        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        n_forget=n_forget,
-        n=np.full(len(sizes), n),
-        theta=theta,
-        theta_r=theta_r,
-        Z=Z,
-        T=T,
-        rejected=m - len(sizes),
-        full=work.full,
-    )
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    rejected = m - len(sizes)
+    return Pairs(rows, starts, n_forget, np.full(len(sizes), n), theta, theta_r, Z, T, rejected, work.full)
 
 
 def subset_pairs(
@@ -261,11 +228,11 @@ def subset_pairs(
     *,
     robust: bool = False,
     progress: Progress | None = None,
-    executor: PairExecutor | None = None,
+    executor: Any = None,
 ) -> Pairs:
     """m pairs on subsets of s rows of `table`; labels (n,) are those of its visible rows in order."""
     plan = plan_pairs(table.n, labels, m, s, robust=robust, random_state=random_state)
-    return pairs_of(SubsetWork(model, table, plan, table.ids()), executor or LocalExecutor(), s, progress)
+    return pairs_of(SubsetWork(model, table, plan, table.ids()), executor, s, progress)
 
 
 def full_pairs(
@@ -277,9 +244,9 @@ def full_pairs(
     m: int,
     random_state: Any,
     progress: Progress | None = None,
-    executor: PairExecutor | None = None,
+    executor: Any = None,
 ) -> Pairs:
     """m pairs on all rows X (n, d), y (n,), whose row numbers are ids: `found` is A(D), forget sets are drawn."""
     flat, starts = draw_forget_sets(len(X), y, m, X=X, random_state=random_state)
     work = FullWork(model, X, y, ids, found, flat, starts)
-    return pairs_of(work, executor or LocalExecutor(), len(X), progress)
+    return pairs_of(work, executor, len(X), progress)

@@ -178,27 +178,15 @@ def request(kind: str, r: int, X: Rows | None, y: ArrayLike, rng: np.random.Gene
     return pool[_forget_places(kind, r, pool, y, X, rng)].astype(np.int64)
 
 
-def draw_forget_sets(
-    n: int,
-    y: ArrayLike,
-    m: int,
-    *,
-    forget_max: int | None = None,
-    shapes: dict[str, float] | None = None,
-    X: Rows | None = None,
-    random_state: Any = None,
-) -> tuple[Ids, Ids]:
+def draw_forget_sets(n: int, y: ArrayLike, m: int, *, X: Rows | None, random_state: Any) -> tuple[Ids, Ids]:
     """(ids flat, starts (m + 1,)): m forget sets of D itself, r log-uniform in 1..n/10, shapes as in FULL.
 
     Set i is ids[starts[i] : starts[i + 1]]; its rows are different, and every class of y (n,) keeps a row.
     """
     y = _labels(y, n)
-    rng = np.random.default_rng(random_state)
-    limit = max(1, n // 10 if forget_max is None else int(forget_max))
-    sizes = _class_sizes(y)
-    kinds = _kinds(shapes or FULL, m, rng)
-    sets = []
-    for kind, r in zip(kinds, log_uniform(rng, limit, m), strict=True):
+    rng, sizes, sets = np.random.default_rng(random_state), _class_sizes(y), []
+    kinds = _kinds(FULL, m, rng)
+    for kind, r in zip(kinds, log_uniform(rng, max(1, n // 10), m), strict=True):
         most = int(sizes.max()) - 1 if kind == CLASS else n - 1
         for _ in range(TRIES):
             ids = request(str(kind), min(int(r), most), X, y, rng)

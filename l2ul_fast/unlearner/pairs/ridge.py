@@ -27,7 +27,7 @@ LONELY = 1e-12
 
 
 class RidgeHead:
-    """A fitted map. `predict(z)` is W z.
+    """A fitted map, from z to W z.
 
     Attributes
     ----------
@@ -85,10 +85,6 @@ class RidgeHead:
         kept = cho_factor(gram, overwrite_a=True)
         W = cho_solve(kept, scaled.T @ targets) if q <= m else scaled.T @ cho_solve(kept, targets)
         return cls(np.ascontiguousarray((W / scale[:, None]).T), strength, found, loo)
-
-    def predict(self, z: Matrix) -> Matrix:
-        """W z for one z (q,), or for the rows of z (m, q)."""
-        return z @ self.W.T
 
 
 def _matrix(values: ArrayLike, name: str) -> Matrix:

@@ -1,4 +1,4 @@
-"""The compiled forward against its oracle and against torch; counts of stored rows."""
+"""The compiled forward against its oracle; counts of stored rows."""
 
 import copy
 
@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.unlearner.heads.network import UnlearnNetwork
-from l2ul_fast.unlearner.pairs.features import class_shifts, pair_embeddings
 from l2ul_kernels import pack_cells, reference
 from l2ul_kernels.codegen.twins import COMPILED
 from l2ul_kernels.reference import network as reference_forward
@@ -145,60 +143,6 @@ def cells_sum(w, cells):
     padded = np.zeros(32)
     padded[:32] = sum(w["W1.mu_D"][4 * q + c].astype(float) for q, c in enumerate(cells))
     return padded
-
-
-def test_torch_gives_the_same_numbers_as_the_compiled_forward():
-    rng, cells, packed, w, theta, counts, forward = direct(3, t=25, p=29, hidden=(256, 64))
-    network = UnlearnNetwork.from_weights(w)
-    for r in (1, 3, 4, 1000):
-        ids = rng.choice(3000, r, replace=False)
-        mu_f = reference.cell_counts(cells[ids], 4).reshape(1, -1) / r
-        theirs = network.predict(mu_D=counts.reshape(1, -1) / 3000, mu_f=mu_f, theta=theta[None])[0]
-        close(forward(packed, ids, np.empty(29)), theirs)
-
-
-def test_embeddings_of_pairs():
-    rng = np.random.default_rng(4)
-    cells, packed, y = store(rng, 2000, 12, 4)
-    ids = np.stack([rng.choice(2000, 80, replace=False) for _ in range(30)])
-    r = rng.integers(1, 81, 30)
-    found = pair_embeddings(packed, ids, r, 12, 4)
-    plain = pair_embeddings(cells, ids.ravel(), r, 12, 4, starts=np.arange(31) * 80, bits=8)
-    np.testing.assert_array_equal(plain.mu_D, found.mu_D)
-    shifts = class_shifts(packed, ids, r, 12, 4, y, 3)
-    for i in range(30):
-        forget = ids[i, : r[i]]
-        part = reference.class_counts(cells[forget], y[forget], 4, 3) / r[i]
-        shift = part - reference.class_counts(cells[ids[i]], y[ids[i]], 4, 3) / 80
-        expected = [
-            (reference.cell_counts(cells[ids[i]], 4) / 80, found.mu_D),
-            (reference.cell_counts(cells[forget], 4) / r[i], found.mu_f),
-            (shift, shifts),
-        ]
-        for values, block in expected:
-            np.testing.assert_array_equal(block[i], values.ravel().astype(np.float32))
-    # pairs on all of D
-    whole, starts = reference.cell_counts(cells, 4), np.arange(31) * 5
-    some = ids[:, :5].ravel()
-    full = pair_embeddings(packed, some, np.full(30, 5), 12, 4, starts=starts, whole=whole)
-    np.testing.assert_allclose(full.mu_D, np.tile(whole.ravel() / 2000, (30, 1)), rtol=1e-6)
-    by_class = reference.class_counts(cells, y, 4, 3)
-    shifts = class_shifts(packed, some, np.full(30, 5), 12, 4, y, 3, starts=starts, whole=by_class)
-    part = reference.class_counts(cells[some[:5]], y[some[:5]], 4, 3) / 5
-    np.testing.assert_allclose(shifts[0], (part - by_class / 2000).ravel(), atol=1e-7)
-    for function, labels in ((pair_embeddings, ()), (class_shifts, (y, 3))):
-        for wrong in (np.zeros(30, int), r + 80):
-            with pytest.raises(ValueError, match="forget part"):
-                function(packed, ids, wrong, 12, 4, *labels)
-
-
-def test_shifts_do_not_depend_on_how_many_pairs_are_counted_at_a_time(monkeypatch):
-    rng = np.random.default_rng(9)
-    _, packed, y = store(rng, 500, 7, 5)
-    ids, r = np.stack([rng.choice(500, 40, replace=False) for _ in range(23)]), rng.integers(1, 30, 23)
-    at_once = class_shifts(packed, ids, r, 7, 5, y, 3)
-    monkeypatch.setattr("l2ul_fast.unlearner.pairs.features.AT_ONCE", 4 * 7 * 5 * 3)
-    np.testing.assert_array_equal(class_shifts(packed, ids, r, 7, 5, y, 3), at_once)
 
 
 def test_very_many_rows_are_counted_on_all_threads():

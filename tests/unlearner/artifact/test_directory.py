@@ -46,7 +46,7 @@ def save_new(directory):
     """One request: theta and counts change, the cells stay, the ledger gets a line."""
     facts, arrays = load_artifact(directory)
     theta = arrays["theta"] + 1
-    made = entry("unlearn", n=98, theta=theta, theta_before=arrays["theta"], rows=[7, 5], trust={"x": 1.5}, time=1)
+    made = entry("unlearn", n=98, theta=theta, theta_before=arrays["theta"], rows=[7, 5], time=1)
     changed = {"theta": theta, "counts": arrays["counts"] - 1}
     save_artifact(
         directory,

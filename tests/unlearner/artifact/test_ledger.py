@@ -100,8 +100,7 @@ def test_an_entry_says_what_happened_and_nothing_of_the_rows():
         theta_before=theta_digest(THETA + 1),
         rows=np.array([5, 4, 9]),
         time=1.5,
-        refreshed={"pairs": np.int64(3)},
-        trust={"residual": np.float64(0.25), "distance": float("inf"), "ok": True},
+        refreshed={"pairs": np.int64(3), "residual": np.float64(0.25), "distance": float("inf"), "ok": True},
     )
     assert made == {
         "time": "1970-01-01T00:00:01.500Z",
@@ -111,8 +110,7 @@ def test_an_entry_says_what_happened_and_nothing_of_the_rows():
         "n": 97,
         "theta_before": theta_digest(THETA + 1),
         "theta_after": hashlib.sha256(THETA.tobytes()).hexdigest(),
-        "refreshed": {"pairs": 3},
-        "trust": {"residual": 0.25, "distance": None, "ok": True},
+        "refreshed": {"pairs": 3, "residual": 0.25, "distance": None, "ok": True},
     }
     assert entry("unlearn", n=97, theta=THETA, rows=[])["rows"] == ""
     assert json.loads(json.dumps(made)) == made
@@ -126,9 +124,9 @@ def test_an_entry_says_what_happened_and_nothing_of_the_rows():
         (ValueError, {"action": "fit", "rows": [1]}),
         (ValueError, {"action": "unlearn", "rows": [1, 1]}),
         (ValueError, {"action": "fit", "theta": "abc"}),
-        (TypeError, {"action": "fit", "trust": {"x": [0.1, 0.2]}}),
+        (TypeError, {"action": "fit", "refreshed": {"x": [0.1, 0.2]}}),
         (TypeError, {"action": "fit", "refreshed": {"x": np.zeros(3)}}),
-        (TypeError, {"action": "fit", "trust": {"x": {"y": 1}}}),
+        (TypeError, {"action": "fit", "refreshed": {"x": {"y": 1}}}),
     ],
 )
 def test_bad_entries_are_refused(kind, arguments):

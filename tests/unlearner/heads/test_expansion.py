@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
-from unlearners import canonical_of, data_for, derivatives_at, kept, optimum, rho, state_of
+from unlearners import canonical_of, data_for, derivatives_at, kept, optimum, refused, rho, state_of
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import GeneralisedLinearModel, LogisticModel
@@ -306,7 +306,7 @@ def test_a_thousand_histories_leave_the_state_of_one_who_never_had_the_rows(hist
     same_as_never(history)
 
 
-def indifferent(seed, model, n, weighted, kind, tmp_path=None):
+def indifferent(seed, model, n, weighted, kind):
     """Two fits that differ in one row, or in a few, which then leave."""
     rng = np.random.default_rng(seed)
     X, y = data_for(model, n, 3, seed, np.float32)
@@ -319,10 +319,7 @@ def indifferent(seed, model, n, weighted, kind, tmp_path=None):
         heavy[rows] = 1.5
     pair = [fitted(X, y, model, w, lam=1e-2), fitted(other, labels, model, heavy, lam=1e-2)]
     for u in pair:
-        if kind == "one":
-            u.unlearn([int(rows[0])])
-        else:
-            u.unlearn(rows)
+        u.unlearn(rows.tolist() if kind == "one" else rows)
     a, b = pair
     if state_of(a)[1:] == state_of(b)[1:]:  # the same g and scales
         assert state_of(a) == state_of(b)
@@ -331,7 +328,6 @@ def indifferent(seed, model, n, weighted, kind, tmp_path=None):
         u.refresh()
     np.testing.assert_array_equal(a.theta, b.theta)
     assert state_of(a) == state_of(b)
-    return pair
 
 
 replaced = (seeds, st.sampled_from(MODELS), st.integers(40, 400), st.booleans(), st.sampled_from(["one", "few"]))
@@ -348,26 +344,6 @@ def test_no_bit_depends_on_what_the_forgotten_row_was(seed, model, n, weighted, 
 @given(*replaced)
 def test_no_bit_depends_on_what_the_forgotten_row_was_in_a_thousand_cases(seed, model, n, weighted, kind):
     indifferent(seed, model, n, weighted, kind)
-
-
-@models
-@pytest.mark.parametrize("weighted", [False, True])
-def test_one_row_and_several_take_the_same_terms_out(model, weighted):
-    X, y = data_for(model, 200, 3)
-    weights = np.random.default_rng(0).choice([0.5, 1.0, 4.0], 200) if weighted else None
-    one, all_of_them = fitted(X, y, model, weights), fitted(X, y, model, weights)
-    rows = np.random.default_rng(1).permutation(200)[:150]
-    for row in rows.tolist():
-        one.unlearn([row])
-    all_of_them.unlearn(rows)
-    assert state_of(one) == state_of(all_of_them)
-    assert one.due == all_of_them.due
-    np.testing.assert_array_equal(canonical_of(one), canonical_of(all_of_them))
-    for name in ("X", "y", "weights"):  # of the rows that left nothing is there
-        left = getattr(one.store, name)
-        np.testing.assert_array_equal(left, getattr(all_of_them.store, name))
-        if left.size:
-            assert not left[rows].any()
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
@@ -812,11 +788,8 @@ def test_what_cannot_be_learned_is_one_sentence_and_changes_nothing():
         (u, "too large|beyond|converge", ([[1e300, 0, 0]], [0])),
         (bare, "store_rows=False", ([[100.0, 0, 0]], [0])),
     ]:
-        before = (*state_of(who), who.theta.tobytes(), who.n, who.status.tobytes(), len(who.forget_log))
-        with pytest.raises(UserError, match=match) as caught:
+        with refused(match, who):
             who.learn(*what)
-        assert "\n" not in str(caught.value)
-        assert (*state_of(who), who.theta.tobytes(), who.n, who.status.tobytes(), len(who.forget_log)) == before
     ids = bare.learn(0.5 * X[:2], y[:2])
     before = bare.unlearn(ids, 0.5 * X[:2], y[:2])
     np.testing.assert_allclose(before.theta, fitted(X, y).theta, rtol=1e-9)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner.heads.network import UnlearnNetwork, fit_direct, train_direct
 from l2ul_kernels import pack_cells, reference, threads
 from l2ul_kernels.request.network import DirectForward
@@ -41,8 +41,8 @@ def test_training_repeats_exactly_and_touches_no_global_state():
                 fit_direct(mu_D, mu_f, theta, 2 * theta, seed=5, epochs=4, progress=lambda *e: epochs.append(e))
             )
     other = fit_direct(mu_D, mu_f, theta, 2 * theta, seed=6, epochs=4)
-    for name, array in runs[0].weights().items():
-        np.testing.assert_array_equal(array, runs[1].weights()[name])
+    for name, array in runs[0].network.weights().items():
+        np.testing.assert_array_equal(array, runs[1].network.weights()[name])
     assert runs[0].curves["heldout"] == runs[1].curves["heldout"] != other.curves["heldout"]
     assert epochs[:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert torch.equal(torch.get_rng_state(), state)
@@ -61,28 +61,17 @@ def test_training_ends_at_the_best_held_out_epoch():
     assert trained.facts["heldout_do_nothing"] > 0
 
 
-def test_weights_round_trip_and_inputs_are_checked():
-    network = UnlearnNetwork({"mu_D": 8, "mu_f": 8, "theta": 3}, 3, (16, 8), torch.Generator())
-    again = UnlearnNetwork.from_weights(network.weights())
+def test_a_compiled_forward_gives_the_network_s_numbers():
+    network = UnlearnNetwork({"mu_D": 100, "mu_f": 100, "theta": 29}, 29, generator=torch.Generator().manual_seed(0))
     rng = np.random.default_rng(0)
-    blocks = {"mu_D": rng.random((6, 8)), "mu_f": rng.random((6, 8)), "theta": rng.normal(size=(6, 3))}
-    np.testing.assert_array_equal(again.predict(**blocks), network.predict(**blocks))
-    assert {name: a.shape for name, a in network.weights().items()} == {
-        "W1.mu_D": (8, 16),
-        "W1.mu_f": (8, 16),
-        "W1.theta": (3, 16),
-        "W2": (16, 8),
-        "W3": (8, 3),
-        "b1": (16,),
-        "b2": (8,),
-        "b3": (3,),
-    }
-    with pytest.raises(DataError, match="inputs are mu_D"):
-        network.predict(theta=blocks["theta"])
-    lacking = network.weights()
-    del lacking["W2"]
-    with pytest.raises(DataError, match="not the weights"):
-        UnlearnNetwork.from_weights(lacking)
+    cells, theta = rng.integers(0, 4, (3000, 25)).astype(np.uint8), rng.normal(size=29)
+    counts, forward = reference.cell_counts(cells, 4), DirectForward(network.weights(), 25, 4)
+    forward.set_base(counts, 3000, theta)
+    for r in (1, 3, 4, 1000):
+        ids = rng.choice(3000, r, replace=False)
+        mu_f = reference.cell_counts(cells[ids], 4).reshape(1, -1) / r
+        theirs = network.predict(mu_D=counts.reshape(1, -1) / 3000, mu_f=mu_f, theta=theta[None])[0]
+        np.testing.assert_allclose(forward(pack_cells(cells, 4), ids, np.empty(29)), theirs, rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="at least 10"):
         fit_direct(*(np.zeros((9, 3)) for _ in range(4)))
 
@@ -93,29 +82,19 @@ def test_from_pairs_and_stored_cells_to_a_compiled_network():
     cells = rng.integers(0, 4, (n, t)).astype(np.uint8)
     rows = np.stack([rng.choice(n, s, replace=False) for _ in range(m)])
     r, theta = rng.integers(1, 7, m), rng.normal(size=(m, p))
-    pairs = types.SimpleNamespace(
-        rows=rows.ravel(),
-        starts=np.arange(m + 1) * s,
-        n_forget=r,
-        n=np.full(m, s),
-        full=False,
-        theta=theta,
-        theta_r=2 * theta,
-    )
+    pairs = types.SimpleNamespace(theta=theta, theta_r=2 * theta, full=False)
+    pairs.rows, pairs.starts, pairs.n_forget = rows.ravel(), np.arange(m + 1) * s, r
     counts = reference.class_counts(cells, np.zeros(n, np.uint8), 4, 1)
     store = types.SimpleNamespace(packed=pack_cells(cells, 4), t=t, psi=4, counts=counts)
     trained = train_direct(pairs, store, seed=1)
     assert trained.facts["epochs"] == 60
     assert trained.facts["heldout_loss"] < trained.facts["heldout_do_nothing"]
     assert trained.network.blocks == {"mu_D": 24, "mu_f": 24, "theta": 3}
-    forward, forget = DirectForward(trained.weights(), t, 4), rows[0, : r[0]]
+    forward, forget = DirectForward(trained.network.weights(), t, 4), rows[0, : r[0]]
     forward.set_base(counts[0], n, theta[0])
     mu_f = reference.cell_counts(cells[forget], 4).reshape(1, -1) / r[0]
     theirs = trained.network.predict(mu_D=counts.reshape(1, -1) / n, mu_f=mu_f, theta=theta[:1])[0]
     np.testing.assert_allclose(forward(store.packed, forget, np.empty(p)), theirs, rtol=1e-4, atol=1e-5)
-    pairs.full, pairs.rows, pairs.starts = (
-        True,
-        np.concatenate([a[:k] for a, k in zip(rows, r, strict=True)]),
-        np.r_[0, np.cumsum(r)],
-    )
+    pairs.full, pairs.starts = True, np.r_[0, np.cumsum(r)]
+    pairs.rows = np.concatenate([a[:k] for a, k in zip(rows, r, strict=True)])
     assert train_direct(pairs, store, seed=1).curves != trained.curves
