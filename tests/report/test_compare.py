@@ -37,13 +37,13 @@ def test_holm_by_hand():
 
 
 def test_two_runs_of_the_same_thing_do_not_differ(tmp_path):
-    """Noise of 5 % on every time and rho, ten pairs of runs: at most one false alarm is likely."""
+    """Noise of 5 % on every time and rho, six pairs of runs: more than one false alarm is unlikely."""
     alarms = 0
-    for k in range(10):
+    for k in range(6):
         a = write(tmp_path / f"a{k}", records(rng=100 + k, seeds=5))
         b = write(tmp_path / f"b{k}", records(rng=200 + k, seeds=5))
         alarms += any(c.verdict not in ("same", "too few runs") for c in compare_runs(a, b).changes)
-    assert alarms <= 2
+    assert alarms <= 1
 
 
 def test_a_real_change_is_found_and_only_it(tmp_path):
@@ -207,3 +207,33 @@ def test_runs_without_a_common_value_exit_with_2(tmp_path, shared):
     assert done.exit_code == 2
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_value_that_was_lost_exits_with_1(tmp_path):
+    """A cell that failed, or lost every value, is no better run."""
+    before, after = records(seeds=3), records(seeds=3)
+    lost = of(after, method="sisa", dataset="magic", experiment="lr")[0]
+    for name in lost:
+        lost[name] = None if name.endswith("_seconds") or name in ("rho", "accuracy", "state_bytes") else lost[name]
+    lost |= {"status": "MemoryError", "disagreement": None}
+    done = run(write(tmp_path / "a", before), write(tmp_path / "b", after))
+    assert done.exit_code == 1
+    assert "1 cell lost" in done.stderr
+
+
+def test_fields_that_an_experiment_declared_tell_its_cells_apart(tmp_path):
+    """Two cells that differ in a field of their own: one got slower; and repetitions by one of their own."""
+    rng = np.random.default_rng(0)
+    own = {"experiment": "mine", "method": "m", "schema": 2}
+    before = [
+        {**own, "grid": grid, "round": k, "seconds": float(10**k * (1 + 0.01 * rng.random()))}
+        for grid in ("fine", "coarse")
+        for k in range(5)
+    ]
+    after = [{**r, "seconds": r["seconds"] * (2 if r["grid"] == "fine" else 1)} for r in before[::-1]]
+    told = ENVIRONMENT | {"fields": {"mine": {"grid": "identity", "round": "repeat"}}}
+    a, b = write(tmp_path / "a", before, told), write(tmp_path / "b", after)  # one that knows is enough
+    found = compare_runs(a, b)
+    assert [(c.cell["grid"], c.pairs) for c in found.bad] == [("fine", 5)]
+    assert found.bad[0].a == pytest.approx(100, rel=0.01)
+    assert "mine grid=fine" in run(a, b).stdout

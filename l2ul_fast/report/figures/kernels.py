@@ -130,7 +130,7 @@ def _row(axes: Any, mine: dict[tuple[int, int], dict[str, Record]], threads: str
     for colour, psi in zip(COLOURS, sorted({p for _, p in mine}), strict=False):
         have = [i for i, d in enumerate(dims) if COUNTS in mine.get((d, psi), {})]
         rate = [100 * mine[dims[i], psi][COUNTS]["fraction_of_peak"] for i in have]
-        axes[0].plot(have, rate, "o-", color=colour if colour != "#000000" else INK, label=f"psi = {psi}")
+        axes[0].plot(have, rate, "o-", color=colour, label=f"psi = {psi}")
     axes[0].axhline(100, color=INK, linewidth=1, linestyle="--")
     axes[0].set(ylim=(0, None), ylabel="% of the sgemm peak", title=f"cell_counts, {threads}")
     axes[0].legend(title="2·d·psi·t operations per row")
@@ -139,7 +139,7 @@ def _row(axes: Any, mine: dict[tuple[int, int], dict[str, Record]], threads: str
             have = [i for i, d in enumerate(dims) if measured(mine.get((d, psi), {}), name)]
             ratio = [mine[dims[i], psi][ASSIGN]["gflops"] / mine[dims[i], psi][name]["gflops"] for i in have]
             if have:
-                axis.plot(have, ratio, "o-", color=colour if colour != "#000000" else INK, label=name)
+                axis.plot(have, ratio, "o-", color=colour, label=name)
         axis.axhline(1, color=INK, linewidth=1, linestyle="--")
         axis.set(yscale="log", ylabel="times faster than the peer", title=f"assign_cells, psi = {psi}, {threads}")
     for axis in axes:
