@@ -278,14 +278,17 @@ def by_dataset(records: list[Record]) -> list[Table]:
     """A table per panel: methods by datasets, a cell holds answer, erased and rho."""
     out = []
     for (model, _), cells in panels(records).items():
-        settings = settings_of(cells)
-        by = group_by(cells, "method", "dataset", "source", "n")
-        columns = ["method"]
-        for d, s, n in settings:
-            columns.append(f"{d} ({s}, n = {n:,}, r = {r_text(select(cells, dataset=d, source=s, n=n))})")
-        rows = [[style_of(m).label, *(_three(by.get((m, *s), [])) for s in settings)] for m in methods_of(cells)]
+        settings = [select(cells, dataset=d, source=s, n=n) for d, s, n in settings_of(cells)]
+        rows = []
+        for method in methods_of(cells):
+            row = {"method": style_of(method).label}
+            for here in settings:
+                r = here[0]
+                name = f"{r['dataset']} ({r['source']}, n = {r['n']:,}, r = {r_text(here)})"
+                row[name] = _three(select(here, method=method))
+            rows.append(row)
         title = f"{MODELS[model]}, r = {r_text(cells)}: answer; erased; rho"
-        out.append(Table(title, columns, rows, f"Medians of {plural(runs_of(cells), 'run')}."))
+        out.append(listing(title, rows, f"Medians of {plural(runs_of(cells), 'run')}."))
     return out
 
 
