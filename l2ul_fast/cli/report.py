@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,12 +37,43 @@ def report(
     from l2ul_fast.report.page import write_report
 
     with stderr.status("drawing"):
-        page, missing = write_report(run, out, registry.exhibits(), registry.styles_of())
+        page, missing = write_report(run, out, registry.exhibits(), registry.styles_of(), unmeasured(run))
     for text in missing:
         stderr.print(f"missing: {text}", markup=False)
     print(page)
     if open_page:
         webbrowser.open(page.resolve().as_uri())
+
+
+#: Numbers of a run's options above which its cells are not counted.
+MOST = 10_000
+
+
+def unmeasured(run: str) -> list[str]:
+    """Sentences on what the run's own options ask for and it does not hold; its plug-ins are not loaded for this."""
+    from l2ul_fast.experiments import registry, runner
+    from l2ul_fast.measure.records import Run
+    from l2ul_fast.report.runs import find_run
+
+    folder = find_run(run)
+    if not (folder / "options.json").is_file():
+        return []
+    out = []
+    try:
+        options, held = replace(runner.Options.read(folder / "options.json"), plugins={}), Run(folder)
+        if any(isinstance(v, int) and v > MOST for v in options.numbers.values()):
+            return []  # a foreign file may ask for more cells than memory holds
+        for name in options.experiments:
+            own = [r.get("threads") for r in held.records if r.get("experiment") == name]
+            counts = sorted({k for k in own if isinstance(k, int)}) or None
+            plan = runner.plan_of(replace(options, experiments=(name,)), counts, folder=folder)
+            tasks = [task for part in plan for task in part.tasks]
+            if left := sum(len(task.todo(held)) for task in tasks):
+                every = sum(len(task.job.cells) for task in tasks)
+                out.append(f"{registry.load()[name].title}: {left:,} of {every:,} cells are not measured yet.")
+    except Exception:  # options of another version, or of plug-ins: the page says what the records alone tell
+        return out
+    return out
 
 
 def compare(

@@ -273,16 +273,26 @@ def thread_counts(most: int) -> list[int]:
 
 
 def open_run(options: Options, folder: Path) -> Run:
-    """The run's folder; a new one, or one that has nothing recorded, is told its environment and options."""
+    """The run's folder; a new one, or one that has nothing recorded, is told its environment and options.
+
+    run.json also keeps the looks of the methods, and which fields of their own the experiments tell cells apart by: a
+    reader needs no plug-in of the run.
+    """
     run = Run(folder)
+    fields = dict(run.environment.get("fields") or {})
+    for experiment in map(registry.load().__getitem__, options.experiments):
+        own = {name: field.role for name, field in experiment.fields.items() if field.role in ("identity", "repeat")}
+        fields |= {name: own for name in (experiment.name, *experiment.records) if own}
     if not run.has(experiment="environment"):
         from l2ul_fast.measure.environment import describe
 
         found = describe()
         methods = {name: asdict(style) for name, style in registry.styles_of().items()}
-        run = Run(folder, found | {"methods": methods})
+        run = Run(folder, found | {"methods": methods, "fields": fields})
         short = {key: found[key] for key in ("cpu", "cores", "vector_bytes", "git")}
         run.append({"schema": SCHEMA, "experiment": "environment", "method": "", **short, **found["versions"]})
+    elif fields != run.environment.get("fields", {}):
+        run = Run(folder, run.environment | {"fields": fields})
     options.write(folder / "options.json")
     return run
 

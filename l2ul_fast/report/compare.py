@@ -1,14 +1,15 @@
 """`l2ul compare A B`: what changed from one run to another beyond the noise.
 
-A cell is everything that says what was measured (records.IDENTITY); its runs are paired by seed. A change counts when a
-paired t-test over the runs rejects "no change" after Holm's correction for all tests made (so that the chance of any
-false alarm is alpha), and when it is larger than a minimum effect. Fewer than three paired runs are never judged.
+A cell is everything that says what was measured: records.IDENTITY, and the fields that its experiment declared for
+that, which the run keeps. Its runs are paired by seed. A change counts when a paired t-test over the runs rejects "no
+change" after Holm's correction for all tests made (so that the chance of any false alarm is alpha), and when it is
+larger than a minimum effect. Fewer than three paired runs are never judged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +28,10 @@ from l2ul_fast.report.values import (
     bytes_text,
     dataset_label,
     group_by,
+    listing,
     median,
     method_cell,
+    plural,
     seconds_text,
     value,
 )
@@ -71,14 +74,10 @@ def _time(name: str) -> Metric:
 
 
 def _share(name: str, more: bool, read: Callable[[Record], float | None] | None = None) -> Metric:
-    return Metric(
-        name,
-        False,
-        more,
-        ("better", "worse"),
-        read or (lambda r: value(r, name)),
-        lambda v: "–" if v is None else f"{100 * v:.2f} %",
-    )
+    def text(v: float | None) -> str:
+        return "–" if v is None else f"{100 * v:.2f} %"
+
+    return Metric(name, False, more, ("better", "worse"), read or (lambda r: value(r, name)), text)
 
 
 METRICS = (
@@ -118,14 +117,12 @@ class Change:
         return self.verdict == self.metric.words[1]
 
     def as_json(self) -> Record:
+        unit, change = ("share", math.expm1(self.effect)) if self.metric.ratio else ("difference", self.effect)
+        values = {"metric": self.metric.name, "a": self.a, "b": self.b, "runs": self.pairs, "change": change}
         return {
             **self.cell,
-            "metric": self.metric.name,
-            "a": self.a,
-            "b": self.b,
-            "runs": self.pairs,
-            "change": math.expm1(self.effect) if self.metric.ratio else self.effect,
-            "unit": "share" if self.metric.ratio else "difference",
+            **values,
+            "unit": unit,
             "p": self.p,
             "p_corrected": self.corrected,
             "verdict": self.verdict,
@@ -157,7 +154,8 @@ def compare_runs(
     folders = [find_run(a), find_run(b)]
     found = [load(folder) for folder in folders]
     machines = [environment_of(f, r) for f, r in zip(folders, found, strict=True)]
-    cells = [_cells(records) for records in found]
+    own = own_fields(*machines)
+    cells = [_cells(records, own) for records in found]
     shared = [key for key in cells[0] if key in cells[1]]
     if not shared:
         why = _why_none(*found)
@@ -165,13 +163,14 @@ def compare_runs(
     warnings = _machine_warnings(*machines)
     changes, unpaired, lost = [], 0, 0
     for key in shared:
-        pairs = _pairs(cells[0][key], cells[1][key])
+        names = own.get(str(dict(key)["experiment"]), {})
+        pairs = _pairs(cells[0][key], cells[1][key], [name for name, role in names.items() if role == "repeat"])
         unpaired += not pairs
         lost += any(_broken(after) and not _broken(before) for before, after in pairs)
-        changes += _changes(key, pairs)
+        changes += _changes(dict(key), pairs)
     lost += max(0, sum(bool(r.get("failed")) for r in found[1]) - sum(bool(r.get("failed")) for r in found[0]))
     if lost:
-        warnings.append(f"{lost} cells have a value in {a} and none in {b}.")
+        warnings.append(f"{plural(lost, 'cell')} lost: there is a value in {a} and none in {b}.")
     if unpaired:
         warnings.append(f"{unpaired} shared cells have no run with the same seed in both and were left out.")
     for name, mine in ((a, cells[0]), (b, cells[1])):
@@ -200,21 +199,38 @@ def _broken(record: Record) -> bool:
     )
 
 
-def _cells(records: list[Record]) -> dict[tuple[Any, ...], list[Record]]:
-    try:
-        return group_by([r for r in measured(records) if r["experiment"] != "gate"], *IDENTITY)
-    except TypeError:
-        raise UserError("a record has a list or an object where it should name what was measured") from None
+def own_fields(*environments: Record) -> dict[str, dict[str, str]]:
+    """{experiment: {field: role}} of the fields that experiments declared for themselves, of all runs together."""
+    out: dict[str, dict[str, str]] = {}
+    for environment in environments:
+        found = environment.get("fields")
+        for experiment, roles in found.items() if isinstance(found, dict) else ():
+            if isinstance(roles, dict):
+                out.setdefault(experiment, {}).update({str(name): str(role) for name, role in roles.items()})
+    return out
 
 
-def _pairs(a: list[Record], b: list[Record]) -> list[tuple[Record, Record]]:
+def _cells(records: list[Record], own: Mapping[str, Mapping[str, str]]) -> dict[tuple[Any, ...], list[Record]]:
+    """{((field, value), ...): records}: what tells cells apart, where it is known."""
+    out: dict[tuple[Any, ...], list[Record]] = {}
+    for r in measured(records):
+        names = [*IDENTITY, *(name for name, role in own.get(r["experiment"], {}).items() if role == "identity")]
+        key = tuple((name, v) for name in names if (v := r.get(name)) is not None)
+        try:
+            if r["experiment"] != "gate":
+                out.setdefault(key, []).append(r)
+        except TypeError:
+            raise UserError("a record has a list or an object where it should name what was measured") from None
+    return out
+
+
+def _pairs(a: list[Record], b: list[Record], repeat: Iterable[str] = ()) -> list[tuple[Record, Record]]:
     """Runs of one cell with the same seed and draw of rows; several of the same are paired in their order."""
-    mine, other = group_by(a, *REPEAT), group_by(b, *REPEAT)
+    mine, other = (group_by(side, *REPEAT, *repeat) for side in (a, b))
     return [both for key in mine if key in other for both in zip(mine[key], other[key], strict=False)]
 
 
-def _changes(key: tuple[Any, ...], pairs: list[tuple[Record, Record]]) -> list[Change]:
-    cell = {name: v for name, v in zip(IDENTITY, key, strict=True) if v is not None}
+def _changes(cell: Record, pairs: list[tuple[Record, Record]]) -> list[Change]:
     out = []
     for metric in METRICS:
         both = [(x, y) for ra, rb in pairs if (x := metric.read(ra)) is not None and (y := metric.read(rb)) is not None]
@@ -228,9 +244,8 @@ def _changes(key: tuple[Any, ...], pairs: list[tuple[Record, Record]]) -> list[C
         spread = max((median(side, "answer_spread") or 0.0 for side in zip(*pairs, strict=True)), default=0.0)
         noise = spread if metric.name in ("answer_seconds", "erased_seconds") else 0.0
         middle = float(np.median(moved))
-        out.append(
-            Change(cell, metric, float(np.median(x)), float(np.median(y)), middle, len(both), noise, paired_p(moved))
-        )
+        before, after = float(np.median(x)), float(np.median(y))
+        out.append(Change(cell, metric, before, after, middle, len(both), noise, paired_p(moved)))
     return out
 
 
@@ -288,14 +303,9 @@ def _machine_warnings(a: Record, b: Record) -> list[str]:
 def _why_none(a: list[Record], b: list[Record]) -> str:
     """The nearest reason, where there is one."""
     for name in ("experiment", "profile", "threads", "dataset", "source", "n"):
-        sides = [
-            sorted({str(r[name]) for r in run if r.get(name) and r.get("experiment") != "environment"})
-            for run in (a, b)
-        ]
-        if not all(sides):
-            continue
-        if not set(sides[0]) & set(sides[1]):
-            return f" (they have different values of {name}: {', '.join(sides[0][:4])} and {', '.join(sides[1][:4])})"
+        x, y = (sorted({str(r[name]) for r in measured(run) if r.get(name)}) for run in (a, b))
+        if x and y and not set(x) & set(y):
+            return f" (they have different values of {name}: {', '.join(x[:4])} and {', '.join(y[:4])})"
     return ""
 
 
@@ -315,24 +325,22 @@ def table(found: Comparison, everything: bool = False) -> Table:
     shown = [c for c in found.changes if everything or c.verdict not in ("same", "too few runs")]
     shown.sort(key=lambda c: (ORDER[c.verdict], _data(c.cell), -abs(c.effect)))
     with style.using(found.styles):
-        names = [method_cell(str(c.cell.get("method", ""))).text for c in shown]
-    rows = [
-        [
-            _data(c.cell),
-            _place(c.cell),
-            name,
-            c.metric.name,
-            Cell(c.verdict, c.verdict, MARKS.get(ORDER[c.verdict], "")),
-            c.metric.text(c.a),
-            c.metric.text(c.b),
-            c.change,
-            c.pairs,
-            "–" if c.corrected is None else f"{c.corrected:.2g}",
+        rows = [
+            {
+                "data": _data(c.cell),
+                "cell": _place(c.cell),
+                "method": method_cell(str(c.cell.get("method", ""))).text,
+                "metric": c.metric.name,
+                "verdict": Cell(c.verdict, c.verdict, MARKS.get(ORDER[c.verdict], "")),
+                "A": c.metric.text(c.a),
+                "B": c.metric.text(c.b),
+                "change": c.change,
+                "runs": c.pairs,
+                "p": None if c.corrected is None else f"{c.corrected:.2g}",
+            }
+            for c in shown
         ]
-        for c, name in zip(shown, names, strict=True)
-    ]
-    columns = ["data", "cell", "method", "metric", "verdict", "A", "B", "change", "runs", "p"]
-    return Table("What changed from A to B", columns, rows, block=1)
+    return listing("What changed from A to B", rows, block=1)
 
 
 def _data(cell: Record) -> str:
@@ -342,5 +350,5 @@ def _data(cell: Record) -> str:
 def _place(cell: Record) -> str:
     """The experiment and what else tells its cells apart."""
     known = ("experiment", "dataset", "source", "n", "d", "method", "profile", "m", "s", "t")
-    rest = [n for n in IDENTITY if n in cell and n not in known and cell[n] not in ("random", 1)]
-    return " ".join([str(cell["experiment"]), *(f"{n}={cell[n]}" for n in rest)])
+    rest = [f"{name}={v}" for name, v in cell.items() if name not in known and v not in ("random", 1)]
+    return " ".join([str(cell["experiment"]), *rest])

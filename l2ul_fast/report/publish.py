@@ -7,7 +7,7 @@ test compares page and records.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,16 +23,8 @@ from l2ul_fast.report.runs import find_run, measured, ready
 from l2ul_fast.report.values import Table, group_by, median, quartiles, select
 
 #: What the medians of the main run are kept of, and which of them with their quartiles.
-KEPT: tuple[str, ...] = (
-    "accuracy",
-    "retrain_accuracy",
-    "rho",
-    "disagreement",
-    "answer_seconds",
-    "erased_seconds",
-    "overhead_seconds",
-)
-KEPT += ("prepare_seconds", "state_bytes", "noise_floor", "steal")
+KEPT: tuple[str, ...] = ("accuracy", "retrain_accuracy", "rho", "disagreement", "state_bytes", "noise_floor", "steal")
+KEPT += ("answer_seconds", "erased_seconds", "overhead_seconds", "prepare_seconds")
 SPREAD = ("answer_seconds", "erased_seconds", "rho")
 CELL: tuple[str, ...] = (
     "schema",
@@ -52,33 +44,24 @@ CELL += ("profile", "rho_target")
 
 
 class Part(NamedTuple):
-    """A generated part of a page: the page from the project's root, docs/<records>.jsonl, and its tables."""
+    """A generated part of a page: the page from the project's root, docs/<records>.jsonl, and what is shown of them."""
 
     page: str
     records: str
-    tables: Callable[[list[Record]], list[Table]]
+    figures: tuple[Figure, ...]
 
-
-def _all(*figures: Figure) -> Callable[[list[Record]], list[Table]]:
-    return lambda records: [table for figure in figures for table in figure.all_tables(records)]
+    def tables(self, records: list[Record]) -> list[Table]:
+        return [table for figure in self.figures for table in figure.all_tables(records)]
 
 
 PARTS = {
-    "main": Part("README.md", "main", headline.tables),
-    "kernels": Part("docs/kernels.md", "kernels", _all(kernels.FIGURE)),
-    "stream": Part("docs/stream.md", "stream", _all(stream.FIGURE)),
-    "unlearn": Part("docs/unlearn.md", "unlearn", _all(unlearn.FIGURE, unlearn.PAIRS)),
-    "reconstruction": Part("docs/artifact.md", "unlearn", _all(unlearn.RECONSTRUCTION)),
-    "distributed": Part("docs/distributed.md", "distributed", _all(distributed.FIGURE)),
-    "resnet": Part("docs/resnet.md", "resnet", _all(resnet.FIGURE)),
-}
-PLOTS: dict[str, Figure] = {
-    "main": headline.FIGURE,
-    "kernels": kernels.FIGURE,
-    "stream": stream.FIGURE,
-    "unlearn": unlearn.FIGURE,
-    "distributed": distributed.FIGURE,
-    "resnet": resnet.FIGURE,
+    "main": Part("README.md", "main", (headline.FIGURE,)),
+    "kernels": Part("docs/kernels.md", "kernels", (kernels.FIGURE,)),
+    "stream": Part("docs/stream.md", "stream", (stream.FIGURE,)),
+    "unlearn": Part("docs/unlearn.md", "unlearn", (unlearn.FIGURE, unlearn.PAIRS)),
+    "reconstruction": Part("docs/artifact.md", "unlearn", (unlearn.RECONSTRUCTION,)),
+    "distributed": Part("docs/distributed.md", "distributed", (distributed.FIGURE,)),
+    "resnet": Part("docs/resnet.md", "resnet", (resnet.FIGURE,)),
 }
 
 
@@ -97,36 +80,35 @@ def publish(run: Path | str, root: Path, exhibits: Mapping[str, Exhibit], styles
     records = read_records(find_run(run))
     of = {r["experiment"]: section_of(str(r["experiment"]), exhibits) for r in measured(records)}
     pages: list[Path] = []
-    for name, figure in PLOTS.items():
-        wanted = ("lr", "mlp") if name == "main" else ("unlearn", "pairs") if name == "unlearn" else (name,)
+    for name in dict.fromkeys(part.records for part in PARTS.values()):
+        wanted = {"main": ("lr", "mlp"), "unlearn": ("unlearn", "pairs")}.get(name, (name,))
         mine = [r for r in records if of.get(r.get("experiment")) in wanted]
         if not mine:
             continue
         mine = select(records, experiment="environment")[:1] + mine
         mine = condense(mine) if name == "main" else mine
-        kept = root / "docs" / f"{name}.jsonl"
-        write_atomic(kept, "".join(json.dumps(r) + "\n" for r in mine))
-        pages += rewrite(root, name, figure, styles)
+        write_atomic(root / "docs" / f"{name}.jsonl", "".join(json.dumps(r) + "\n" for r in mine))
+        pages += rewrite(root, name, styles)
     if not pages:
         raise UserError(f"{run} has no records that a page of the documentation shows")
     return pages
 
 
-def rewrite(root: Path, name: str, figure: Figure, styles: Styles) -> list[Path]:
+def rewrite(root: Path, name: str, styles: Styles) -> list[Path]:
     """Draw the plots of docs/<name>.jsonl and rewrite the parts that come from it."""
-    records = ready(read_records(root / "docs" / f"{name}.jsonl"))
-    with style.using(styles):
-        for drawing in figure.plots(measured(records)):
-            file = drawing.name.replace("headline", "main")
-            with style.drawing_style():
-                drawing.figure.savefig(root / "docs" / f"{file}.png", dpi=100, bbox_inches="tight")
+    records = measured(ready(read_records(root / "docs" / f"{name}.jsonl")))
     pages = []
     for part, where in PARTS.items():
-        if where.records == name:
-            page = root / where.page
-            text = page.read_text(encoding="utf-8")
-            write_atomic(page, markdown.replace_part(text, part, part_text(root, part, styles)))
-            pages.append(page)
+        if where.records != name:
+            continue
+        with style.using(styles), style.drawing_style():
+            for drawing in (drawing for figure in where.figures for drawing in figure.plots(records)):
+                file = drawing.name.replace("headline", "main")
+                drawing.figure.savefig(root / "docs" / f"{file}.png", dpi=100, bbox_inches="tight")
+        page = root / where.page
+        text = page.read_text(encoding="utf-8")
+        write_atomic(page, markdown.replace_part(text, part, part_text(root, part, styles)))
+        pages.append(page)
     return pages
 
 
@@ -155,11 +137,8 @@ def condense(records: list[Record]) -> list[Record]:
     kept = select(records, experiment="environment")
     main = [r for r in measured(ready(records)) if r.get("request") == "random"]
     for key, found in group_by(main, *CELL).items():
-        record: Record = dict(zip(CELL, key, strict=True)) | {
-            "runs": len(found),
-            "repeat": 0,
-            "seed": found[0].get("seed"),
-        }
+        record: Record = dict(zip(CELL, key, strict=True))
+        record |= {"runs": len(found), "repeat": 0, "seed": found[0].get("seed")}
         for name in KEPT:
             if not any(name in r for r in found):
                 continue  # not measured then; None says that it never ends

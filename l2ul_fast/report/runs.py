@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.measure.records import Record, read_records, upgrade
+from l2ul_fast.measure.records import FIELDS, Record, read_records, upgrade
 from l2ul_fast.protocols import Style, Styles
-from l2ul_fast.report.values import group_by, median, select, value
+from l2ul_fast.report.values import finite, group_by, median, select, value
 
 #: Records of a run that measure nothing.
 NOT_MEASURED = ("environment", None)
@@ -46,8 +46,9 @@ def ready(records: list[Record]) -> list[Record]:
     have the noise floor that its Retrain measured.
     """
     out = []
-    for old in records:
-        r = upgrade(old)
+    for record in records:
+        old = {name: _clean(name, v) for name, v in record.items()}
+        r = {name: v for name, v in upgrade(old).items() if _fits(name, v)}
         if not isinstance(r.get("r_asked"), int):
             r = {**r, "r_asked": r.get("r")}
         if "kind" in old and "request" in old:  # "random 1000": what was asked for, in words
@@ -65,6 +66,23 @@ def ready(records: list[Record]) -> list[Record]:
     ]
 
 
+#: Fields that hold text, those of older versions among them.
+TEXT = {name for name, field in FIELDS.items() if field.types == (str,)} | {"kind", "part", "reference"}
+NUMBERS = {name for name, field in FIELDS.items() if set(field.types) <= {int, float}}
+
+
+def _clean(name: str, v: Any) -> Any:
+    """Names as text, no number that is not finite: files are damaged, edited, and written by other programs."""
+    if name in TEXT:
+        return None if v is None else str(v)
+    return None if isinstance(v, int | float) and finite(v) is None else v
+
+
+def _fits(name: str, v: Any) -> bool:
+    """Whether what should be a number is one, or missing."""
+    return name not in NUMBERS or v is None or (isinstance(v, int | float) and not isinstance(v, bool))
+
+
 def measured(records: list[Record]) -> list[Record]:
     return [r for r in records if r.get("experiment") not in NOT_MEASURED]
 
@@ -78,7 +96,7 @@ def environment_of(run: Path, records: list[Record]) -> Record:
     try:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8")) if run.is_dir() else {}
         facts = {**facts, **found} if isinstance(found, dict) else facts
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         pass
     return facts
 

@@ -13,22 +13,12 @@ import numpy as np
 from l2ul_fast.measure.records import Record
 from l2ul_fast.protocols import Style, Styles
 
-#: Okabe and Ito's colours, told apart by colour-blind readers.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _, GREY = COLOURS
 #: Text and lines, background. The page replaces both by its own colours: plots follow the reader's light or dark mode.
 INK, PAPER = "#1a1c1f", "#fefefe"
-#: Colours by the names that a Style may give.
-NAMED = {
-    "blue": BLUE,
-    "orange": ORANGE,
-    "green": GREEN,
-    "pink": PINK,
-    "yellow": YELLOW,
-    "sky": SKY,
-    "grey": GREY,
-    "ink": INK,
-}
+#: Okabe and Ito's colours, told apart by colour-blind readers, with ink for black; and by the names a Style may give.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#999999")
+NAMED = dict(zip(("blue", "orange", "green", "pink", "yellow", "sky", "ink", "grey"), COLOURS, strict=True))
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _, GREY = COLOURS
 DASHES = ("-", "--", ":", "-.")
 
 #: Methods that only records of older versions have.
@@ -68,7 +58,7 @@ def style_of(method: str) -> Style:
     if re.fullmatch("#[0-9a-fA-F]{6}", colour):
         return Style(found.label, colour, marker)
     taken = {NAMED.get(s.colour, s.colour) for s in known.values()}
-    palette = [c for c in COLOURS if c not in ("#000000", GREY)]
+    palette = [c for c in COLOURS if c not in (INK, GREY)]
     free = [c for c in palette if c not in taken] or palette
     blank = [name for name, s in known.items() if not s.colour]
     return Style(found.label, free[(blank.index(method) if method in blank else 0) % len(free)], marker)
@@ -96,35 +86,14 @@ def drawing_style() -> AbstractContextManager[None]:
     import matplotlib
 
     matplotlib.use("Agg")
-    inked: tuple[str, ...] = (
-        "text.color",
-        "axes.labelcolor",
-        "axes.edgecolor",
-        "axes.titlecolor",
-        "xtick.color",
-        "ytick.color",
-    )
-    inked += ("lines.color", "patch.edgecolor", "hatch.color", "grid.color")
-    papered = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
-    colours: dict[Any, Any] = dict.fromkeys(inked, INK) | dict.fromkeys(papered, PAPER)
-    return matplotlib.rc_context(
-        colours
-        | {
-            "legend.edgecolor": "none",
-            "legend.framealpha": 0.85,
-            "axes.grid": True,
-            "grid.alpha": 0.13,
-            "axes.axisbelow": True,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "font.size": 11,
-            "axes.titlesize": 12,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "svg.fonttype": "none",
-            "svg.hashsalt": "l2ul",
-        }
-    )
+    inked = "text.color axes.labelcolor axes.edgecolor axes.titlecolor xtick.color ytick.color lines.color"
+    inked += " patch.edgecolor hatch.color grid.color"
+    papered = "figure.facecolor axes.facecolor savefig.facecolor legend.facecolor"
+    looks: dict[Any, Any] = dict.fromkeys(inked.split(), INK) | dict.fromkeys(papered.split(), PAPER)
+    looks |= {"legend.edgecolor": "none", "legend.framealpha": 0.85, "axes.axisbelow": True}
+    looks |= {"axes.grid": True, "grid.alpha": 0.13, "axes.spines.top": False, "axes.spines.right": False}
+    looks |= {"axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left", "font.size": 11}
+    return matplotlib.rc_context(looks | {"svg.fonttype": "none", "svg.hashsalt": "l2ul"})
 
 
 def subplots(*args: Any, **options: Any) -> tuple[Any, Any]:

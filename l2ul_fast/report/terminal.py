@@ -50,32 +50,26 @@ def render(tables: Iterable[Table], columns: int | None = None) -> Group:
 
 def _block(names: list[str], right: list[bool], rows: list[list[Cell]], columns: int) -> list[RenderableType]:
     """As many tables as it takes; each begins with the column that names the rows."""
-    wide = [max(_longest_word(name), *(len(row[k].text) for row in rows)) for k, name in enumerate(names)]
-    first = min(wide[0], columns // 2)
-    parts: list[list[int]] = [[]]
-    room = columns - first - 1
+    least = [max(len(x) for x in (*name.split(), *(row[k].text for row in rows))) for k, name in enumerate(names)]
+    first = min(least[0], columns // 2)
+    least = [first, *(min(w, columns - first - 4) for w in least[1:])]
+    parts: list[list[int]] = [[0]]
     for k in range(1, len(names)):
-        need = min(wide[k], columns - first - 3) + 2
-        if parts[-1] and need > room:
-            parts.append([])
-            room = columns - first - 1
+        if len(parts[-1]) > 1 and sum(least[j] + 2 for j in (*parts[-1], k)) > columns:
+            parts.append([0])
         parts[-1].append(k)
-        room -= need
-    return [_rich(names, right, rows, [0, *some], first) for some in parts]
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
-
-
-def _rich(names: list[str], right: list[bool], rows: list[list[Cell]], chosen: list[int], first: int) -> RichTable:
-    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for k in chosen:
-        justify: Any = "right" if right[k] else "left"
-        table.add_column(Text(names[k]), justify=justify, overflow="fold", max_width=None if k else first)
-    for row in rows:
-        table.add_row(*(Text(row[k].text, style=COLOURS.get(row[k].mark, "")) for k in chosen))
-    return table
+    tables: list[RenderableType] = []
+    for some in parts:
+        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        whole = {k: max(least[k], len(names[k]) if k else 0) for k in some}
+        fits = sum(whole[k] + 2 for k in some) <= columns  # else headings break, and numbers do not
+        for k in some:
+            justify: Any = "right" if right[k] else "left"
+            table.add_column(Text(names[k]), justify=justify, overflow="fold", width=whole[k] if fits else least[k])
+        for row in rows:
+            table.add_row(*(Text(row[k].text, style=COLOURS.get(row[k].mark, "")) for k in some))
+        tables.append(table)
+    return tables
 
 
 def closing(
@@ -88,13 +82,10 @@ def closing(
     exhibits = exhibits or {}
     records = measured(ready(records))
     with style.using(styles):
-        tables: list[Table] = []
         main = [r for r in records if r.get("experiment") in methods.MAIN]
         brief = [methods.brief(select(main, experiment=name)) for name in methods.MAIN]
-        tables += [table for table in brief if table.rows]
+        tables = [*(table for table in brief if table.rows), *headline.tables(main)]
         names = [name for name in ordered(records, exhibits) if name not in (*methods.MAIN, "gate")]
-        if select(main, experiment="baselines"):
-            tables += headline.tables(select(main, experiment="baselines"))
         if not main and len(names) <= 2:
             for name in names:
                 own = [r for r in records if section_of(str(r["experiment"]), exhibits) == name and not r.get("failed")]

@@ -18,7 +18,10 @@ MODELS_SHORT = {"lr": "LR", "mlp": "MLP"}
 #: Share of CPU time taken by other guests above which a timing is marked as disturbed.
 STEAL = 0.02
 DISTURBED = " ‡"
-DISTURBED_NOTE = f"‡ other work took more than {100 * STEAL:g} % of the CPU time while this was measured."
+DISTURBED_NOTE = (
+    f"‡ other guests of the host took more than {100 * STEAL:g} % of the CPU time while this was measured; "
+    "what else the machine itself was doing is not seen by this."
+)
 
 
 class Cell(NamedTuple):
@@ -52,9 +55,8 @@ class Table:
 
     def __post_init__(self) -> None:
         rows = [[cell(x) for x in row] for row in self.rows]
-        kept = [
-            k for k in range(len(self.columns)) if k <= self.block or any(row[k].text not in ("–", "") for row in rows)
-        ]
+        said = [any(row[k].text not in ("–", "") for row in rows) for k in range(len(self.columns))]
+        kept = [k for k in range(len(said)) if k <= self.block or said[k]]
         self.columns, self.rows = [self.columns[k] for k in kept], [[row[k] for k in kept] for row in rows]
 
     def numeric(self) -> list[bool]:
@@ -97,9 +99,17 @@ class Drawing:
 def value(record: Record, name: Value) -> float | None:
     """A finite number of a record, or None where it is missing, null, NaN or text."""
     found = name(record) if callable(name) else record.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | float | np.number) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, int | float | np.number):
         return None
-    return float(found)
+    return finite(found)
+
+
+def finite(x: Any) -> float | None:
+    """The number, unless it is NaN, infinite or larger than any float."""
+    try:
+        return float(x) if math.isfinite(x) else None
+    except OverflowError:
+        return None
 
 
 def values(records: Iterable[Record], name: Value) -> list[float]:
@@ -263,13 +273,12 @@ def cell(x: Any) -> Cell:
     """A plain value as a cell."""
     if isinstance(x, Cell):
         return x
-    if x is None or (isinstance(x, float) and not math.isfinite(x)):
-        return NONE
     if isinstance(x, bool):
         return Cell("yes" if x else "no", float(x))
     if isinstance(x, int | float | np.integer | np.floating):
-        return Cell(number_text(float(x), 4), float(x))
-    return Cell(str(x), str(x))
+        found = finite(x)
+        return NONE if found is None else Cell(number_text(found, 4), found)
+    return NONE if x is None else Cell(str(x), str(x))
 
 
 def seconds(x: float | None) -> Cell:
@@ -378,6 +387,12 @@ def cells_of(records: list[Record], *by: str) -> Iterator[tuple[Any, ...]]:
             yield (key, *found)
 
 
+def listing(title: str, rows: Sequence[Mapping[str, Any]], note: str = "", block: int = 0) -> Table:
+    """Rows as {heading: value}: the columns are those of all rows, in the order of first appearance."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return Table(title, columns, [[row.get(name) for name in columns] for row in rows], note, block)
+
+
 def table_of(
     title: str,
     records: list[Record],
@@ -391,7 +406,7 @@ def table_of(
     for *names, own in cells_of(records, *by):
         head = [WRITTEN.get(field, lambda x: x)(x) for field, x in zip(by, names, strict=True)]
         rows.append([*head, *(make(own) for make in columns.values())])
-    if any(map(disturbed, [records])):
+    if disturbed(records):
         note = f"{note} {DISTURBED_NOTE}".strip()
     return Table(title, [*by.values(), *columns], rows, note, block)
 
@@ -399,9 +414,8 @@ def table_of(
 def records_table(title: str, records: list[Record]) -> Table:
     """Records as they are, for experiments without a figure of their own: only columns that say something."""
     drop = {"experiment", "at", "job", "schema"}
-    columns = [k for k in dict.fromkeys(k for r in records for k in r) if k not in drop]
-    columns = [
-        k for k in columns if any(r.get(k) not in (None, "") and not isinstance(r[k], dict | list) for r in records)
+    plain = [
+        {k: None if isinstance(v, dict | list) else v for k, v in r.items() if k not in drop and v != ""}
+        for r in records
     ]
-    rows = [[None if isinstance(r.get(k), dict | list) else r.get(k) for k in columns] for r in records]
-    return Table(title, columns, rows)
+    return listing(title, plain)

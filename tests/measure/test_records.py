@@ -162,3 +162,13 @@ def test_a_failure_that_a_later_try_made_good_is_not_shown():
     good = {"schema": SCHEMA, "experiment": "x", "method": "a", "r": 1, "seconds": 1.0}
     other = failed | {"method": "b"}
     assert current([failed, good, other]) == [good, other]
+
+
+def test_a_lock_that_cannot_be_written_is_one_sentence(tmp_path):
+    run = Run(tmp_path)
+    run.append({"experiment": "x", "seconds": 1.0})
+    (tmp_path / "records.lock").unlink()
+    (tmp_path / "records.lock").mkdir()
+    with pytest.raises(UserError, match=r"cannot write to .*: Is a directory"):
+        run.append({"experiment": "x", "seconds": 2.0})
+    assert [r["seconds"] for r in read_records(tmp_path)] == [1.0]

@@ -13,7 +13,6 @@ import numpy as np
 
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.figure import Figure
-from l2ul_fast.report.figures import speedup
 from l2ul_fast.report.figures.methods import CALL, MAIN, RHO_NOTE
 from l2ul_fast.report.style import INK, PAPER, drawing_style, ours_of, plain, seconds_axis, style_of, subplots
 from l2ul_fast.report.values import (
@@ -24,10 +23,12 @@ from l2ul_fast.report.values import (
     Cell,
     Drawing,
     Table,
+    cells_of,
     disturbed,
     erased_cell,
     faster,
     group_by,
+    listing,
     median,
     method_cell,
     methods_of,
@@ -36,7 +37,6 @@ from l2ul_fast.report.values import (
     plural,
     quartiles,
     r_text,
-    ratio_text,
     runs_of,
     seconds,
     seconds_text,
@@ -66,7 +66,6 @@ class Mark(NamedTuple):
 
     method: str
     dots: list[Dot]
-    ranks: list[int]  #: among the methods with a rho, one per dataset
     own: bool  #: it trains otherwise, and its rho is measured against a retrain of its own
 
     def found(self, name: str) -> list[float]:
@@ -84,6 +83,11 @@ class Mark(NamedTuple):
     def erased(self) -> float | None:
         """None where it is unknown, or never comes, for any dataset."""
         return middle_of(self.found("erased")) if len(self.found("erased")) == len(self.dots) else None
+
+    def name(self, most: int) -> str:
+        """Its label; one that was measured on some of the datasets only says so."""
+        partial = "" if len(self.dots) == most else f" ({len(self.dots)} of {most})"
+        return style_of(self.method).label + ("†" if self.own else "") + partial
 
 
 def middle_of(found: Sequence[float]) -> float | None:
@@ -110,20 +114,12 @@ def panels(records: list[Record]) -> dict[tuple[str, int], list[Record]]:
 
 
 def marks(records: list[Record]) -> list[Mark]:
-    """All methods of one panel in the order of the legend; the ranks of a dataset are by rho, equal ones share one."""
-    settings = settings_of(records)
-    by = group_by(records, "method", "dataset", "source", "n")
-    dots = {(m, s): _dot(by[m, *s]) for m in methods_of(records) for s in settings if (m, *s) in by}
+    """All methods of one panel in the order of the legend."""
     out = []
     for method in methods_of(records):
-        own = {s: dots[method, s] for s in settings if (method, s) in dots}
-        ranks = []
-        for s, dot in own.items():
-            others = [d.rho for (_, t), d in dots.items() if t == s and d.rho is not None]
-            if dot.rho is not None:
-                ranks.append(1 + sum(rho < dot.rho for rho in others))
-        trains_otherwise = any(r.get("rho_target") == "method" for r in select(records, method=method))
-        out.append(Mark(method, list(own.values()), ranks, trains_otherwise))
+        mine = select(records, method=method)
+        dots = [_dot(found) for _, found in cells_of(mine, "data")]
+        out.append(Mark(method, dots, any(r.get("rho_target") == "method" for r in mine)))
     return out
 
 
@@ -131,9 +127,8 @@ def _dot(records: list[Record]) -> Dot:
     rho = median(records, "rho")
     if rho is not None:
         rho = max(rho, median(records, "noise_floor") or TINY)
-    times = (median(records, name) for name in ("answer_seconds", "erased_seconds", "disagreement"))
-    answer, erased, disagreement = times
-    return Dot(settings_of(records)[0], answer, rho, erased, disagreement, records)
+    answer, erased, unlike = (median(records, name) for name in ("answer_seconds", "erased_seconds", "disagreement"))
+    return Dot(settings_of(records)[0], answer, rho, erased, unlike, records)
 
 
 # --- one sentence -----------------------------------------------------------------------------------------------------
@@ -142,26 +137,23 @@ def _dot(records: list[Record]) -> Dot:
 def verdict(records: list[Record]) -> str:
     """What the run says of the default unlearner, in one sentence; "" without records of it."""
     parts: list[str] = []
-    seen: set[str] = set()
-    for model in MODELS:
+    where = ""
+    for model, what in (("lr", "a logistic regression"), ("mlp", "an MLP")):
         cells = next((c for (m, _), c in panels(records).items() if m == model), [])
         found = {m.method: m for m in marks(cells)}
         ours = found.get(ours_of(cells))
         if ours is None or ours.seconds is None:
             continue
-        r = r_text(select(cells, method=ours.method))
-        taken = f"{'one row' if r == '1' else f'{r} rows'} out of {_model(model)} in {_range(ours)}"
-        where = f"On {_datasets(cells)} "
-        parts.append(f"{where}{style_of(ours.method).label} takes {taken}" if where not in seen else taken)
-        seen.add(where)
-        ratios = speedup.span(cells)
-        if ratios:
-            parts[-1] += f", {_ratios(ratios)} Retrain"
+        r, ratio = r_text(select(cells, method=ours.method)), _times(found.get("retrain"), ours, "seconds")
+        text = f"{'one row' if r == '1' else f'{r} rows'} out of {what} in {seconds_text(ours.seconds)}"
+        if ratio.sort is not None:
+            text += f", {ratio.text if ratio.mark else f'{ratio.text} faster'} than Retrain"
         if ours.rho is not None:
-            what = "at rho" if parts[1:] else "at a distance to the retrained model (rho) of"
-            parts[-1] += f", {what} {number_text(ours.rho, 2)}"
-        parts[-1] += _beside(found)
-    return "; ".join([p[:1].lower() + p[1:] if i else p for i, p in enumerate(parts)]) + "." if parts else ""
+            text += f", at rho {number_text(ours.rho, 2)}" + ("" if parts else " (0: retrained, 1: did nothing)")
+        if (here := _datasets(cells)) != where:
+            text = f"{'on' if parts else 'On'} {here} {style_of(ours.method).label} takes {text}"
+        parts, where = [*parts, text], here
+    return "; ".join(parts) + "." if parts else ""
 
 
 def _datasets(cells: list[Record]) -> str:
@@ -175,58 +167,24 @@ def _datasets(cells: list[Record]) -> str:
     return f"{text} ({every if len(standins) == len(settings) else 'stand-ins: ' + ', '.join(standins)})"
 
 
-def _model(model: str) -> str:
-    return "a logistic regression" if model == "lr" else f"an {MODELS[model]}"
-
-
-def _range(mark: Mark) -> str:
-    found, middle = mark.found("seconds"), mark.seconds
-    assert middle is not None
-    text = seconds_text(middle)
-    return text if len(found) == 1 else f"{text} (median; {seconds_text(found[0])} to {seconds_text(found[-1])})"
-
-
-def _ratios(found: list[float]) -> str:
-    middle = middle_of(found)
-    assert middle is not None
-    text = f"{ratio_text(middle if middle >= 1 else 1 / middle)} {'faster' if middle >= 1 else 'slower'} than"
-    if len(found) > 1:
-        text = f"{text.removesuffix(' than')} ({ratio_text(found[0])} to {ratio_text(found[-1])}) than"
-    return text
-
-
-def _beside(found: dict[str, Mark]) -> str:
-    """Newton's step and the paper's network, where they were measured."""
-    newton, paper = found.get("newton"), found.get("l2ul-paper")
-    text = ""
-    if newton and newton.rho is not None and newton.seconds is not None:
-        text += f" (Newton's step: {number_text(newton.rho, 2)} in {seconds_text(newton.seconds)}"
-    if paper and paper.rho is not None:
-        worse = "further away than doing nothing, which is 1" if paper.rho > 1 else "doing nothing is 1"
-        text += f"{'; ' if text else ' ('}the paper's network: {number_text(paper.rho, 2)}, {worse}"
-    return text + ")" if text else " (doing nothing is 1)"
-
-
 # --- ranking ----------------------------------------------------------------------------------------------------------
 
 
 def ranking(found: dict[tuple[str, int], list[Record]], title: str) -> Table:
     """All methods of some panels, nearest to Retrain first: times, rho and disagreement with their spread."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (model, _), cells in found.items():
         every = marks(cells)
-        again = next((m for m in every if m.method == "retrain"), None)
-        most = max(len(m.dots) for m in every)
         head = f"{MODELS[model]}, r = {r_text(cells)}, {_datasets(cells)}, {plural(runs_of(cells), 'run')}"
-        for mark in sorted(every, key=_place):
-            rows.append([head, *_line(mark, every, again, most)])
+        for mark in sorted(every, key=lambda m: (np.inf if m.rho is None else m.rho, m.seconds or np.inf)):
+            rows.append({"model": head, **_line(mark, every)})
             extra = [r for dot in mark.dots for r in dot.records if r.get("overhead_seconds") is not None]
             if mark.method == "nothing" and extra:
-                rows.append([head, CALL, NONE, seconds(median(extra, "overhead_seconds")), *[NONE] * 5])
+                rows.append({"model": head, "method": CALL, "answer": seconds(median(extra, "overhead_seconds"))})
     note = (
         f"{RHO_NOTE} Medians over datasets of the medians over runs; in brackets the smallest and the largest dataset, "
-        "of a single dataset the quartiles over runs. rank: by rho, 1 is nearest to Retrain; what is not above the "
-        "solver's own noise counts as that noise and shares a rank. Below Do nothing things got worse. "
+        "of a single dataset the quartiles over runs. rank: the order of the rho shown; what is not above the solver's "
+        "own noise counts as that noise, equal ones share a rank. Below Do nothing things got worse. "
         "◆ no other method is both faster and nearer. Call overhead: what a call that does nothing takes here."
     )
     measured = [r for cells in found.values() for r in cells]
@@ -234,45 +192,32 @@ def ranking(found: dict[tuple[str, int], list[Record]], title: str) -> Table:
         note += " † trains otherwise: its rho is against a retrain of its own."
     if disturbed(measured):
         note += f" {DISTURBED_NOTE}"
-    columns = ["model", "method", "rank", "answer", "× Retrain", "erased", "× erased", "rho", "disagree"]
-    return Table(title, columns, rows, f"{note} Data: {sources(measured)}.", block=1)
+    return listing(title, rows, f"{note} Data: {sources(measured)}.", block=1)
 
 
-def _place(mark: Mark) -> tuple[float, float, float]:
-    rank = float(np.median(mark.ranks)) if mark.ranks else np.inf
-    return rank, mark.rho if mark.rho is not None else np.inf, mark.seconds or np.inf
+def _line(mark: Mark, every: list[Mark]) -> dict[str, Any]:
+    again = next((m for m in every if m.method == "retrain"), None)
+    rank = None if mark.rho is None else 1 + sum(m.rho < mark.rho for m in every if m.rho is not None)
+    name = mark.name(max(len(m.dots) for m in every))
+    return {
+        "method": Cell(name + (" ◆" if _on_front(mark, every) else ""), method_cell(mark.method).sort),
+        "rank": rank,
+        "rho": _rho(mark),
+        "answer": _spread(mark, "seconds", "answer_seconds"),
+        "× Retrain": _times(again, mark, "seconds"),
+        "erased": _erased(mark),
+        "× erased": NONE if mark.erased is None else _times(again, mark, "erased"),
+        "disagree": _shares(mark),
+    }
 
 
-def _line(mark: Mark, every: list[Mark], again: Mark | None, most: int) -> list[Any]:
-    ranks = sorted(mark.ranks)
-    rank = NONE
-    if ranks:
-        middle = float(np.median(ranks))
-        spread = f" ({ranks[0]}–{ranks[-1]})" if ranks[0] < ranks[-1] else ""
-        rank = Cell(f"{middle:g}{spread}", middle)
-    front = any(_beats(other, mark) for other in every)
-    name = style_of(mark.method).label + ("†" if mark.own else "") + (" ◆" if _on_front(mark, front) else "")
-    name += "" if len(mark.dots) == most else f" ({len(mark.dots)} of {most})"
-    return [
-        Cell(name, method_cell(mark.method).sort),
-        rank,
-        _spread(mark, "seconds", "answer_seconds"),
-        _times(again, mark, "seconds"),
-        _erased(mark),
-        _times(again, mark, "erased") if mark.erased is not None else NONE,
-        _rho(mark),
-        _shares(mark),
-    ]
-
-
-def _on_front(mark: Mark, beaten: bool) -> bool:
-    return not beaten and mark.rho is not None and mark.rho < 1 and mark.seconds is not None
-
-
-def _beats(a: Mark, b: Mark) -> bool:
-    if a.rho is None or b.rho is None or a.seconds is None or b.seconds is None:
+def _on_front(mark: Mark, every: list[Mark]) -> bool:
+    """Better than doing nothing, and no other method is as near and as fast."""
+    if mark.rho is None or mark.seconds is None or mark.rho >= 1:
         return False
-    return a.rho <= b.rho and a.seconds <= b.seconds and (a.rho, a.seconds) != (b.rho, b.seconds)
+    own = (mark.rho, mark.seconds)
+    others = [(m.rho, m.seconds) for m in every if m.rho is not None and m.seconds is not None]
+    return not any(a <= own[0] and b <= own[1] and (a, b) != own for a, b in others)
 
 
 def _spread(mark: Mark, name: str, of: str) -> Cell:
@@ -302,11 +247,12 @@ def _times(again: Mark | None, mark: Mark, name: str) -> Cell:
 def _rho(mark: Mark) -> Cell:
     rho, found = mark.rho, mark.found("rho")
     if rho is None:
-        return Cell("– (ensemble)", None)
+        return Cell("– (ensemble)")
     low, high = found[0], found[-1]
     if len(found) == 1:
         low, high = quartiles(mark.dots[0].records, "rho") or (low, high)
-    spread = f" ({number_text(low, 2)}–{number_text(high, 2)})" if low < high else ""
+    # at the solver's noise the runs themselves may lie below it
+    spread = f" ({number_text(low, 2)}–{number_text(high, 2)})" if low < high and low <= rho <= high else ""
     return Cell(number_text(rho, 2) + spread, rho, "bad" if rho > 1 else "")
 
 
@@ -332,14 +278,17 @@ def by_dataset(records: list[Record]) -> list[Table]:
     """A table per panel: methods by datasets, a cell holds answer, erased and rho."""
     out = []
     for (model, _), cells in panels(records).items():
-        settings = settings_of(cells)
-        by = group_by(cells, "method", "dataset", "source", "n")
-        columns = ["method"]
-        for d, s, n in settings:
-            columns.append(f"{d} ({s}, n = {n:,}, r = {r_text(select(cells, dataset=d, source=s, n=n))})")
-        rows = [[style_of(m).label, *(_three(by.get((m, *s), [])) for s in settings)] for m in methods_of(cells)]
+        settings = [select(cells, dataset=d, source=s, n=n) for d, s, n in settings_of(cells)]
+        rows = []
+        for method in methods_of(cells):
+            row = {"method": style_of(method).label}
+            for here in settings:
+                r = here[0]
+                name = f"{r['dataset']} ({r['source']}, n = {r['n']:,}, r = {r_text(here)})"
+                row[name] = _three(select(here, method=method))
+            rows.append(row)
         title = f"{MODELS[model]}, r = {r_text(cells)}: answer; erased; rho"
-        out.append(Table(title, columns, rows, f"Medians of {plural(runs_of(cells), 'run')}."))
+        out.append(listing(title, rows, f"Medians of {plural(runs_of(cells), 'run')}."))
     return out
 
 
@@ -362,21 +311,20 @@ def plots(records: list[Record]) -> list[Drawing]:
             continue
         cells = [r for part in by_r.values() for r in part]
         noisy = f" {DISTURBED_NOTE.replace('‡ o', 'O')}" if disturbed(cells) else ""
-        out.append(
-            Drawing(
-                f"headline-{model}",
-                _draw(by_r, model),
-                f"Scatter plot, {MODELS[model]}: time of one request on the horizontal, rho on the vertical "
-                f"axis, both logarithmic, a panel per number of forgotten rows ({', '.join(map(str, by_r))}), a mark "
-                "per method. The line at 1 is doing nothing; near the bottom left is best.",
-                f"{MODELS[model]}: left is fast, down is near to retraining. A mark is the median over datasets, a dot "
-                f"one dataset with quartiles over {plural(runs_of(cells), 'run')}. Above the line at 1 the model is "
-                "further from the retrained one than before. What is not above the solver's own noise, an exact 0 too, "
-                "is drawn at that noise. A line to the right of a mark ends where nothing that the method keeps in "
-                f"memory gives the rows back. † trains otherwise: rho against its own retrain.{noisy} "
-                f"Data: {sources(cells)}.",
-            )
+        alt = (
+            f"Scatter plot, {MODELS[model]}: time of one request on the horizontal, rho on the vertical "
+            f"axis, both logarithmic, a panel per number of forgotten rows ({', '.join(map(str, by_r))}), a mark "
+            "per method. The line at 1 is doing nothing; near the bottom left is best."
         )
+        caption = (
+            f"{MODELS[model]}: left is fast, down is near to retraining. A mark is the median over datasets, a dot "
+            f"one dataset with quartiles over {plural(runs_of(cells), 'run')}. Above the line at 1 the model is "
+            "further from the retrained one than before. What is not above the solver's own noise, an exact 0 too, "
+            "is drawn at that noise. A line to the right of a mark ends where nothing that the method keeps in "
+            f"memory gives the rows back. † trains otherwise: rho against its own retrain.{noisy} "
+            f"Data: {sources(cells)}."
+        )
+        out.append(Drawing(f"headline-{model}", _draw(by_r, model), alt, caption))
     return out
 
 
@@ -389,18 +337,14 @@ def _draw(by_r: dict[int, list[Record]], model: str) -> Any:
     bottom = min([noise or 1.0, *(v for v in rhos if v > TINY), 1e-3]) / 30
     top = max([*rhos, 1.0]) * 8
     strip = top * 12  # above the strip's lower edge: methods without a rho
+    ensemble = float(np.sqrt(top * strip))
     times = [t for m in every for t in (*m.found("seconds"), *([m.erased] if m.erased else []))]
     with drawing_style():
-        figure, grid = subplots(1, len(by_r), figsize=(max(7.0, 4.6 * len(by_r)), 5.4), sharey=True)
+        size = (max(7.0, 5.2 * len(by_r)), 5.4 if len(by_r) == 1 else 7.0)
+        figure, grid = subplots(1, len(by_r), figsize=size, sharey=True)
         for axis, r in zip(grid[0], by_r, strict=True):
-            axis.set(
-                xscale="log",
-                yscale="log",
-                ylim=(bottom, strip),
-                xlim=(min(times, default=1e-6) / 4, max(times, default=1.0) * 6),
-            )
-            axis.set_title(f"r = {r_text(by_r[r])}")
-            axis.set_xlabel("time of one request")
+            axis.set(xscale="log", yscale="log", title=f"r = {r_text(by_r[r])}", xlabel="time of one request")
+            axis.set(ylim=(bottom, strip), xlim=(min(times, default=1e-6) / 4, max(times, default=1.0) * 6))
             seconds_axis(axis.xaxis)
             axis.minorticks_off()
             axis.axhline(1, color=INK, linewidth=1.2, linestyle="--")
@@ -410,21 +354,13 @@ def _draw(by_r: dict[int, list[Record]], model: str) -> Any:
                 axis.axhspan(bottom, floor, color=INK, alpha=0.08, linewidth=0, zorder=0)
                 notes.append(_note(axis, float(np.sqrt(bottom * floor)), "the solver's own noise", 0))
             axis.axhspan(top, strip, color=INK, alpha=0.05, linewidth=0, zorder=0)
-            ensemble = float(np.sqrt(top * strip))
             if any(m.rho is None for m in found[r]):
                 notes.append(_note(axis, ensemble, "ensemble: no rho", 0))
             most = max((len(m.dots) for m in found[r]), default=0)
             points = [_mark(axis, m, len(m.dots) < most, bottom, ensemble) for m in found[r]]
-            names = [
-                style_of(m.method).label
-                + ("†" if m.own else "")
-                + ("" if len(m.dots) == most else f" ({len(m.dots)} of {most})")
-                for m in found[r]
-            ]
-            _labels(axis, points, names, notes)
+            _labels(axis, points, [m.name(most) for m in found[r]], notes)
         grid[0][0].set_ylabel("rho (0 = retrained, 1 = did nothing)")
-        ticks = [t for t in grid[0][0].get_yticks() if bottom * 3 <= t <= top]
-        grid[0][0].set_yticks(ticks)
+        grid[0][0].set_yticks([t for t in grid[0][0].get_yticks() if bottom * 3 <= t <= top])
         grid[0][0].set_ylim(bottom, strip)
         figure.suptitle(plain(MODELS[model]), x=0.01, ha="left", weight="bold")
     return figure
@@ -432,16 +368,8 @@ def _draw(by_r: dict[int, list[Record]], model: str) -> Any:
 
 def _note(axis: Any, y: float, text: str, up: float) -> Any:
     """Small text at the left edge, `up` points above the height y."""
-    return axis.annotate(
-        text,
-        (0.015, y),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, up),
-        textcoords="offset points",
-        va="center",
-        fontsize=8.5,
-        alpha=0.75,
-    )
+    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (0, up), "textcoords": "offset points"}
+    return axis.annotate(text, (0.015, y), va="center", fontsize=8.5, alpha=0.75, **where)
 
 
 def _mark(axis: Any, mark: Mark, partial: bool, bottom: float, ensemble: float) -> tuple[float, float]:
@@ -471,40 +399,39 @@ def _mark(axis: Any, mark: Mark, partial: bool, bottom: float, ensemble: float) 
     return where
 
 
-#: Places of a name around its mark, in points: nearest first.
-PLACES = [(9, 0), (-9, 0)] + [(dx, dy) for far in (11, 23, 35, 47) for dx in (0, 8, -8) for dy in (far, -far)]
+#: Places of a name around its mark, in points.
+PLACES = [(9, 0), (-9, 0)] + [(dx, dy) for far in (10, 19, 28) for dx in (0, 7, -7, 18, -18) for dy in (far, -far)]
+Box = tuple[float, float, float, float]
 
 
 def _labels(axis: Any, points: list[tuple[float, float]], names: list[str], notes: list[Any]) -> None:
-    """A name beside each mark, at the first place around it where it covers no mark, note or other name."""
-    to_pixels = axis.transData.transform
-    figure = axis.figure
-    figure.draw_without_rendering()  # the layout decides where marks are
-    scale = figure.dpi / 72
-    taken = [(x - 8 * scale, y - 7 * scale, x + 8 * scale, y + 7 * scale) for x, y in map(to_pixels, points)]
-    taken += [tuple(note.get_window_extent().extents) for note in notes]
-    box = axis.get_window_extent()
-    tall = 9.5 * scale
-    for point, name in zip(points, names, strict=True):
-        x, y = to_pixels(point)
-        long = 5.1 * scale * len(name)
-        best = None
-        for dx, dy in PLACES:
-            left = x + dx * scale - (long if dx < 0 else long / 2 if dx == 0 else 0)
-            low = y + dy * scale - tall / 2
-            place = (left, low, left + long, low + tall)
-            inside = box.x0 <= left and left + long <= box.x1 and box.y0 <= low and low + tall <= box.y1
-            covered = sum(_overlap(place, other) for other in taken) + (0 if inside else 1e6)
-            if best is None or covered < best[0] - 1e-9:
-                best = (covered, dx, dy, place)
-            if covered == 0:
-                break
-        assert best is not None
-        _, dx, dy, place = best
-        taken.append(place)
-        far: dict[str, Any] = (
-            {"arrowprops": {"arrowstyle": "-", "color": INK, "alpha": 0.4, "linewidth": 0.6}} if abs(dy) > 11 else {}
-        )
+    """A name near each mark, where it covers least of marks, notes and other names; far ones get a line."""
+    axis.figure.draw_without_rendering()  # the layout decides where marks are
+    scale = axis.figure.dpi / 72
+    pixels = axis.transData.transform(points) if points else []
+    fixed = [(x - 7 * scale, y - 6 * scale, x + 7 * scale, y + 6 * scale) for x, y in pixels]
+    fixed += [tuple(note.get_window_extent().extents) for note in notes]
+    view = axis.get_window_extent()
+
+    def box(i: int, place: tuple[int, int]) -> Box:
+        (dx, dy), long = place, 5.1 * scale * len(names[i])
+        left = pixels[i][0] + dx * scale - (long if dx < 0 else long / 2 if dx == 0 else 0)
+        low = pixels[i][1] + (dy - 4.75) * scale
+        return left, low, left + long, low + 9.5 * scale
+
+    def cost(i: int, place: tuple[int, int]) -> float:
+        own = box(i, place)
+        others = [box(j, chosen[j]) for j in range(len(names)) if j != i]
+        inside = view.x0 <= own[0] and own[2] <= view.x1 and view.y0 <= own[1] and own[3] <= view.y1
+        far = float(np.hypot(*place))
+        return sum(_overlap(own, other) for other in fixed + others) + 3 * far * scale + (0 if inside else 1e6)
+
+    chosen = [PLACES[0]] * len(names)
+    for _ in range(3):  # each moves while the others stay
+        for i in range(len(names)):
+            chosen[i] = min(PLACES, key=lambda place: cost(i, place))
+    for point, name, (dx, dy) in zip(points, names, chosen, strict=True):
+        line = {"arrowstyle": "-", "color": INK, "alpha": 0.4, "linewidth": 0.6} if np.hypot(dx, dy) > 13 else None
         axis.annotate(
             plain(name),
             point,
@@ -515,11 +442,11 @@ def _labels(axis: Any, points: list[tuple[float, float]], names: list[str], note
             ha="right" if dx < 0 else "center" if dx == 0 else "left",
             zorder=6,
             bbox={"facecolor": PAPER, "alpha": 0.6, "pad": 0.3, "edgecolor": "none"},
-            **far,
+            arrowprops=line,
         )
 
 
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+def _overlap(a: Box, b: Box) -> float:
     """Shared area of two boxes (left, low, right, high)."""
     return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
 

@@ -9,7 +9,7 @@ import numpy as np
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import COLOURS, INK, drawing_style, subplots
-from l2ul_fast.report.values import NONE, Cell, Drawing, Table, faster, median, plural, select
+from l2ul_fast.report.values import NONE, Cell, Drawing, Table, faster, listing, median, plural, select
 
 #: Rows of the records that are not peers: our two kernels, the product at its best and of the same shape.
 COUNTS, ASSIGN, PEAK, SHAPE = "l2ul cell_counts", "l2ul assign_cells", "sgemm peak", "sgemm of this shape"
@@ -64,46 +64,34 @@ def speedups(grid: Grid, note: str) -> Table:
     rows = []
     for threads in sorted({k for k, _, _ in grid}):
         for name in peers_of(grid):
-            entry: list[Any] = [plural(threads, "thread"), name]
+            row: dict[str, Any] = {"threads": plural(threads, "thread"), "peer": name}
             for psi in PSI:
-                ratios = [
-                    cell[ASSIGN]["gflops"] / cell[name]["gflops"]
-                    for (k, _, p), cell in grid.items()
-                    if (k, p) == (threads, psi) and measured(cell, name)
-                ]
+                mine = [cell for (k, _, p), cell in grid.items() if (k, p) == (threads, psi) and measured(cell, name)]
+                ratios = [cell[ASSIGN]["gflops"] / cell[name]["gflops"] for cell in mine]
                 text = f"{min(ratios):.1f}× to {max(ratios):.0f}×" if ratios else "not measured"
-                entry.append(Cell(text, min(ratios, default=None)))
-            rows.append(entry)
-    columns = ["threads", "peer", *(f"psi = {psi}" for psi in PSI)]
-    return Table("How many times faster assign_cells is than each peer, over all d", columns, rows, note, 1)
+                row[f"psi = {psi}"] = Cell(text, min(ratios, default=None))
+            rows.append(row)
+    return listing("How many times faster assign_cells is than each peer, over all d", rows, note, block=1)
 
 
 def whole(grid: Grid) -> Table:
     rows = []
+    shown = {"cell_counts, % of sgemm peak": COUNTS, "assign_cells, %": ASSIGN, "sgemm of this shape, %": SHAPE}
     for (k, d, psi), cell in grid.items():
         peers = [cell[name] for name in peers_of(grid) if measured(cell, name)]
         peer = max(peers, key=lambda r: r["gflops"], default=None)
-        shares = [100 * cell[m]["fraction_of_peak"] if m in cell else None for m in (COUNTS, ASSIGN, SHAPE)]
-        rows.append(
-            [
-                plural(k, "thread"),
-                d,
-                psi,
-                *(NONE if s is None else Cell(f"{s:.0f}", s) for s in shares),
-                peer["method"] if peer else "none installed",
-                faster(cell[ASSIGN]["gflops"] / peer["gflops"] if peer else None),
-                Cell(f"{100 * (s := max(r['spread'] for m in (PEAK, COUNTS, ASSIGN) if (r := cell.get(m)))):.0f}", s),
-            ]
-        )
-    columns = ["threads", "d", "psi", "cell_counts, % of sgemm peak", "assign_cells, %", "sgemm of this shape, %"]
-    return Table(
-        "The whole grid",
-        [*columns, "fastest peer", "assign_cells against it", "spread, %"],
-        rows,
+        spread = 100 * max(cell[m]["spread"] for m in (PEAK, COUNTS, ASSIGN) if m in cell)
+        shares = {name: 100 * cell[m]["fraction_of_peak"] for name, m in shown.items() if m in cell}
+        row: dict[str, Any] = {"threads": plural(k, "thread"), "d": d, "psi": psi}
+        row |= {name: Cell(f"{shares[name]:.0f}", shares[name]) if name in shares else NONE for name in shown}
+        row |= {"fastest peer": peer["method"] if peer else "none installed"}
+        row |= {"assign_cells against it": faster(cell[ASSIGN]["gflops"] / peer["gflops"] if peer else None)}
+        rows.append(row | {"spread, %": Cell(f"{spread:.0f}", spread)})
+    note = (
         "Rates count 2·d·psi·t operations per row for everyone; ours needs (psi-1)/psi of them, so it can pass 100 %. "
-        "t = 100; medians of interleaved repeats.",
-        block=1,
+        "t = 100; medians of interleaved repeats."
     )
+    return listing("The whole grid", rows, note, block=1)
 
 
 def plots(records: list[Record]) -> list[Drawing]:
@@ -130,7 +118,7 @@ def _row(axes: Any, mine: dict[tuple[int, int], dict[str, Record]], threads: str
     for colour, psi in zip(COLOURS, sorted({p for _, p in mine}), strict=False):
         have = [i for i, d in enumerate(dims) if COUNTS in mine.get((d, psi), {})]
         rate = [100 * mine[dims[i], psi][COUNTS]["fraction_of_peak"] for i in have]
-        axes[0].plot(have, rate, "o-", color=colour if colour != "#000000" else INK, label=f"psi = {psi}")
+        axes[0].plot(have, rate, "o-", color=colour, label=f"psi = {psi}")
     axes[0].axhline(100, color=INK, linewidth=1, linestyle="--")
     axes[0].set(ylim=(0, None), ylabel="% of the sgemm peak", title=f"cell_counts, {threads}")
     axes[0].legend(title="2·d·psi·t operations per row")
@@ -139,7 +127,7 @@ def _row(axes: Any, mine: dict[tuple[int, int], dict[str, Record]], threads: str
             have = [i for i, d in enumerate(dims) if measured(mine.get((d, psi), {}), name)]
             ratio = [mine[dims[i], psi][ASSIGN]["gflops"] / mine[dims[i], psi][name]["gflops"] for i in have]
             if have:
-                axis.plot(have, ratio, "o-", color=colour if colour != "#000000" else INK, label=name)
+                axis.plot(have, ratio, "o-", color=colour, label=name)
         axis.axhline(1, color=INK, linewidth=1, linestyle="--")
         axis.set(yscale="log", ylabel="times faster than the peer", title=f"assign_cells, psi = {psi}, {threads}")
     for axis in axes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.figure import Figure
-from l2ul_fast.report.figures import costs, speedup
+from l2ul_fast.report.figures import speedup
 from l2ul_fast.report.style import INK, OURS, drawing_style, legend, ours_of, plain, seconds_axis, style_of, subplots
 from l2ul_fast.report.values import (
     MODELS,
@@ -22,7 +22,9 @@ from l2ul_fast.report.values import (
     cells_of,
     erased_cell,
     factor,
+    faster,
     group_by,
+    listing,
     main_threads,
     median,
     method_cell,
@@ -37,6 +39,7 @@ from l2ul_fast.report.values import (
     r_text,
     remarks,
     runs_of,
+    seconds,
     select,
     settings_of,
     source_name,
@@ -71,14 +74,6 @@ def rho_cell(records: list[Record]) -> Cell:
     return Cell(number_text(rho) + dagger, rho, "bad" if rho > 1 else "")
 
 
-def overhead_row(records: list[Record], columns: dict[str, Column]) -> list[Any] | None:
-    """What the harness takes for a call that does nothing, in the column of answers; None where it was not measured."""
-    nothing = select(records, method="nothing")
-    if median(nothing, "overhead_seconds") is None:
-        return None
-    return [timed("overhead_seconds")(nothing) if name == "answer" else NONE for name in columns]
-
-
 COLUMNS: dict[str, Column] = {
     "rho": rho_cell,
     "answer": timed("answer_seconds"),
@@ -99,20 +94,22 @@ BESIDE = {"× Retrain": "answer_seconds", "× Retrain, erased": "erased_seconds"
 
 def table(records: list[Record]) -> Table:
     """Everything measured, a block per dataset, model, request and thread count; do nothing and Retrain first."""
-    rows = []
-    names = [name for name in COLUMNS if name != "remark" or any(r.get("status", "ok") != "ok" for r in records)]
-    columns = {name: COLUMNS[name] for name in names}
+    rows: list[dict[str, Any]] = []
+    columns = dict(COLUMNS)
+    if all(r.get("status", "ok") == "ok" for r in records):
+        del columns["remark"]
     for data, model, _, request, threads, found in cells_of(records, "data", "model", "r_asked", "request", "threads"):
-        head = [data, model_text(model), f"r = {r_text(found)}", request, plural(threads or 1, "thread")]
+        head = {"dataset": data, "model": model_text(model), "r": f"r = {r_text(found)}", "request": request}
+        head["threads"] = plural(threads or 1, "thread")
         retrain = select(found, method="retrain")
         for method, own in cells_of(found, "method"):
             beside = {name: factor(retrain, own, field) for name, field in BESIDE.items()}
-            rows.append([*head, method_cell(method), *(beside.get(name) or columns[name](own) for name in names)])
-            if method == "nothing" and (extra := overhead_row(own, columns)):
-                rows.append([*head, CALL, *extra])
-    return Table(
+            rows.append(head | {"method": method_cell(method)} | {k: make(own) for k, make in columns.items()} | beside)
+            if method == "nothing" and median(own, "overhead_seconds") is not None:
+                # what the harness takes for a call that does nothing
+                rows.append(head | {"method": CALL, "answer": timed("overhead_seconds")(own)})
+    return listing(
         f"{models_text(records)}: every cell, medians over runs",
-        ["dataset", "model", "r", "request", "threads", "method", *columns],
         rows,
         f"{RHO_NOTE} − Retrain: accuracy minus Retrain's, in points. disagree: test rows predicted otherwise than by "
         "Retrain. answer: until the model without the rows can be used, quartiles over runs in brackets; erased: until "
@@ -124,36 +121,76 @@ def table(records: list[Record]) -> Table:
 
 
 def brief(records: list[Record]) -> Table:
-    """One line per dataset, model, r and thread count: what L2UL reaches, and its speed beside Retrain and Newton."""
+    """What the default head reaches on each dataset, and its speed beside Retrain and Newton; of a run without it, what
+    every method does."""
     rows = []
-    for data, model, _, threads, found in cells_of(
-        select(records, request="random"), "data", "model", "r_asked", "threads"
-    ):
-        ours = select(found, method=ours_of(found))
-        if not ours:
+    every = not select(records, method=ours_of(records))
+    random = select(records, request="random")
+    for data, model, _, threads, method, own in cells_of(random, "data", "model", "r_asked", "threads", "method"):
+        if method == "nothing" or not (every or method == ours_of(records)):
             continue
-        rivals = {name: select(found, method=name) for name in ("retrain", "newton")}
-        rows.append(
-            [
-                data,
-                model_text(model),
-                r_text(found),
-                threads,
-                COLUMNS["− Retrain"](ours),
-                rho_cell(ours),
-                timed("answer_seconds")(ours),
-                *(factor(rival, ours) for rival in rivals.values()),
-                timed("erased_seconds")(ours),
-                factor(rivals["retrain"], ours, "erased_seconds"),
-            ]
-        )
-    columns = ("dataset", "model", "r", "threads", "− Retrain", "rho", "answer", "× Retrain", "× Newton", "erased")
-    return Table(
-        f"{models_text(records)}: L2UL (default head), medians over runs",
-        [*columns, "× Retrain, erased"],
+        cell = {name: own[0].get(name) for name in ("dataset", "source", "n", "model", "r_asked", "threads")}
+        retrain, newton = (select(random, method=rival, **cell) for rival in ("retrain", "newton"))
+        row = {
+            "dataset": data,
+            "model": model_text(model),
+            "r": r_text(own),
+            "threads": threads,
+            "method": method_cell(method),
+            "− Retrain": COLUMNS["− Retrain"](own),
+            "rho": rho_cell(own),
+            "answer": timed("answer_seconds")(own),
+            "× Retrain": factor(retrain, own),
+            "× Newton": factor(newton, own),
+            "erased": timed("erased_seconds")(own),
+            "× Retrain, erased": factor(retrain, own, "erased_seconds"),
+        }
+        rows.append(row)
+    what = "every method" if every else "L2UL (default head)"
+    return listing(f"{models_text(records)}: {what}, medians over runs", rows, block=2)
+
+
+def break_even_table(records: list[Record]) -> Table:
+    """Requests after which a method's preparation has paid, against retraining for every request."""
+    rows = []
+    for data, model, _, found in cells_of(select(records, request=("random", None)), "data", "model", "r_asked"):
+        retrain = select(found, method="retrain")
+        again, fit = median(retrain, "answer_seconds"), median(retrain, "prepare_seconds")
+        for method, own in cells_of(found, "method"):
+            prepare, request = median(own, "prepare_seconds"), median(own, "answer_seconds")
+            if method in ("nothing", "retrain") or prepare is None or request is None or again is None:
+                continue
+            extra = max(0.0, prepare - (fit or 0.0))
+            count = float(np.ceil(extra / (again - request))) if request < again else None
+            row = {"dataset": data, "model": model_text(model), "r": f"r = {r_text(found)}"}
+            row |= {"method": method_cell(method)}
+            row |= {"break-even requests": Cell("never" if count is None else f"{count:,.0f}", count)}
+            row |= {"extra preparation": seconds(extra), "one retrain": seconds(again), "one request": seconds(request)}
+            rows.append(row)
+    return listing(
+        f"When preparing has paid ({models_text(records)}): requests until it is cheaper than retraining each time",
         rows,
-        block=2,
+        "Extra preparation is what a method does beyond the plain fit before the first request. Never: a request takes "
+        "at least as long as retraining. The table of all cells says whether its answer is any good.",
+        block=3,
     )
+
+
+def thread_table(records: list[Record]) -> Table:
+    """Time of one request by thread count; no rows where a run measured one only."""
+    mine = select(records, request=("random", None))
+    counts = sorted({k for (k,) in group_by(mine, "threads") if isinstance(k, int)})
+    rows = []
+    for data, model, _, found in cells_of(mine, "data", "model", "r_asked"):
+        for method, own in cells_of(found, "method"):
+            times = [median(select(own, threads=k), "answer_seconds") for k in counts]
+            gain = times[0] / times[-1] if len(counts) > 1 and times[0] and times[-1] else None
+            head = {"dataset": data, "model": model_text(model), "r": f"r = {r_text(found)}"}
+            cells = {plural(k, "thread"): seconds(s) for k, s in zip(counts, times, strict=True)}
+            rows.append(head | {"method": method_cell(method)} | cells | {"gain": faster(gain)})
+    title = f"Time of one request by thread count ({models_text(records)})"
+    note = "Medians over runs. The last column is how many times faster the largest thread count is."
+    return listing(title, rows if len(counts) > 1 else [], note, block=3)
 
 
 def plots(records: list[Record]) -> list[Drawing]:
@@ -165,17 +202,16 @@ def plots(records: list[Record]) -> list[Drawing]:
         where = PAPER_FIGURE.get((experiment, asked))
         title = f"{MODELS.get(model, model)}, r = {r_text(cells)}"
         k = main_threads(cells)
-        out.append(
-            Drawing(
-                f"{experiment}-{model}-r{asked}",
-                _bars(cells, title),
-                f"Bars per dataset and method for {title}: accuracy minus Retrain's in points, and time of one request "
-                "on a logarithmic axis. The table below holds the same numbers.",
-                f"{title}{f' ({where} of the paper)' if where else ''}, {plural(runs_of(cells), 'run')}, "
-                f"{plural(k, 'thread') if k else 'threads unknown'}. Bars: medians; whiskers: quartiles over runs. "
-                f"Shown are the paper's methods, the Newton step and L2UL; the table has all. Data: {sources(cells)}.",
-            )
+        alt = (
+            f"Bars per dataset and method for {title}: accuracy minus Retrain's in points, and time of one request "
+            "on a logarithmic axis. The table below holds the same numbers."
         )
+        caption = (
+            f"{title}{f' ({where} of the paper)' if where else ''}, {plural(runs_of(cells), 'run')}, "
+            f"{plural(k, 'thread') if k else 'threads unknown'}. Bars: medians; whiskers: quartiles over runs. "
+            f"Shown are the paper's methods, the Newton step and L2UL; the table has all. Data: {sources(cells)}."
+        )
+        out.append(Drawing(f"{experiment}-{model}-r{asked}", _bars(cells, title), alt, caption))
     return out
 
 
@@ -227,12 +263,8 @@ def _bars(records: list[Record], title: str) -> Any:
 
 
 def tables(records: list[Record]) -> list[Table]:
-    return [
-        table(records),
-        *speedup.tables(one_thread_count(records)),
-        costs.break_even_table(one_thread_count(records)),
-        costs.thread_table(records),
-    ]
+    one = one_thread_count(records)
+    return [table(records), *speedup.tables(one), break_even_table(one), thread_table(records)]
 
 
 FIGURE = Figure(tables, plots)

@@ -8,7 +8,18 @@ from typing import Any
 from l2ul_fast.measure.records import Record
 from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, YELLOW, drawing_style, legend, subplots
-from l2ul_fast.report.values import Cell, Drawing, Table, group_by, marked, median, plural, seconds_text, select
+from l2ul_fast.report.values import (
+    Cell,
+    Drawing,
+    Table,
+    group_by,
+    listing,
+    marked,
+    median,
+    plural,
+    seconds_text,
+    select,
+)
 
 SIZES = (10, 100, 1000, 3000)
 #: Table 5 of the paper: ToW, MIA gap, seconds for r = 10, 100, 1000, 3000.
@@ -82,18 +93,17 @@ def quality(records: list[Record]) -> Table:
         published = f" ({seconds_text(paper[2][SIZES.index(r)])})" if paper else ""
         tow, gap = median(own, "tow"), median(own, "mia_gap")
         flagged = any(q.get("mia_degenerate") for q in own)
-        rows.append(
-            [
-                f"r = {r:,}",
-                name,
-                Cell("–" if tow is None else f"{tow:.3f}{beside[0]}", tow),
-                Cell("degenerate" if flagged else "–" if gap is None else f"{gap:.3f}{beside[1]}", gap),
-                Cell(seconds_text(s := median(own, "unlearn_seconds") or None) + published, s),
-                seconds_text(median(own, "setup_seconds") or None),
-            ]
-        )
+        row = {
+            "r": f"r = {r:,}",
+            "method": name,
+            "ToW": Cell("–" if tow is None else f"{tow:.3f}{beside[0]}", tow),
+            "MIA gap": Cell("degenerate" if flagged else "–" if gap is None else f"{gap:.3f}{beside[1]}", gap),
+            "time": Cell(seconds_text(s := median(own, "unlearn_seconds") or None) + published, s),
+            "set-up": seconds_text(median(own, "setup_seconds") or None),
+        }
+        rows.append(row)
     note = "In brackets the paper's figures, on all of CIFAR-10 and its own machine. ToW: 1 is as Retrain."
-    return Table(title(records), ["r", "method", "ToW", "MIA gap", "time", "set-up"], rows, note, block=1)
+    return listing(title(records), rows, note, block=1)
 
 
 def raw(records: list[Record]) -> Table:
@@ -125,35 +135,20 @@ def goals(records: list[Record]) -> Table:
         for other, goal in FASTER.items():
             theirs = median(others[other], "unlearn_seconds")
             if seconds and theirs:
-                text = f"{theirs / seconds:,.0f}×"
-                rows.append(
-                    [
-                        name,
-                        r,
-                        f"times faster than {LOOKS[other, 'all'][0]}",
-                        marked(text, theirs / seconds, goal, at_least=True),
-                    ]
-                )
+                cell = marked(f"{theirs / seconds:,.0f}×", theirs / seconds, goal, at_least=True)
+                rows.append([name, r, f"times faster than {LOOKS[other, 'all'][0]}", cell])
         if reached is None:
             continue
+        text = f"{reached:.3f}"
         if r in SIZES:
-            goal = PAPER["l2ul-network"][0][SIZES.index(r)]
-            rows.append(
-                [name, r, "ToW beside the paper's", marked(f"{reached:.3f}", round(reached, 2), goal, at_least=True)]
-            )
+            cell = marked(text, round(reached, 2), PAPER["l2ul-network"][0][SIZES.index(r)], at_least=True)
+            rows.append([name, r, "ToW beside the paper's", cell])
         for other in ("nothing", "rum", "advimp"):
             theirs = median(others[other], "tow")
             if theirs is not None:
-                missed = Cell(f"{reached:.3f} (miss: > {theirs:.3f})", reached, "missed")
-                good = reached > theirs
-                rows.append(
-                    [
-                        name,
-                        r,
-                        f"ToW beside {LOOKS[other, 'all'][0]}",
-                        Cell(f"{reached:.3f}", reached) if good else missed,
-                    ]
-                )
+                missed = Cell(f"{text} (miss: > {theirs:.3f})", reached, "missed")
+                cell = Cell(text, reached) if reached > theirs else missed
+                rows.append([name, r, f"ToW beside {LOOKS[other, 'all'][0]}", cell])
     return Table("Goals", ["method", "r", "what", "measured"], rows, block=1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from l2ul_fast.measure.records import Record
-from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import ours_of
 from l2ul_fast.report.values import (
     MODELS_SHORT,
@@ -11,6 +10,7 @@ from l2ul_fast.report.values import (
     Table,
     cells_of,
     factor,
+    listing,
     median,
     method_cell,
     ratio_text,
@@ -29,18 +29,6 @@ PAPER = {
 PAPER_N = {"magic": 19_020, "higgs": 11_000_000}
 #: Training rows are four fifths of a dataset; anything below this share is a reduced run.
 WHOLE = 0.75
-COLUMNS = (
-    "dataset",
-    "against",
-    "its time",
-    "L2UL",
-    "faster by",
-    "paper says",
-    "verdict",
-    "L2UL as in the paper",
-    "faster by (as in the paper)",
-    "faster by, until erased",
-)
 NOTE = (
     "Medians of one request, r = 1, same run, same machine, same threads. The paper prints ratios only, taken on a "
     "128-core machine against its own baselines; a faster baseline lowers the ratio, so both times stand beside it. "
@@ -51,20 +39,15 @@ NOTE = (
 
 def tables(records: list[Record]) -> list[Table]:
     """One table per model, all datasets and baselines."""
-    return [
-        Table(
-            f"Speed-ups beside the paper's, {MODELS_SHORT[model]}: times faster than each baseline",
-            COLUMNS,
-            found,
-            NOTE,
-            1,
-        )
-        for model in ("lr", "mlp")
-        if (found := rows(select(records, model=model, r_asked=1, request=("random", None)), model))
-    ]
+    out = []
+    for model in ("lr", "mlp"):
+        title = f"Speed-ups beside the paper's, {MODELS_SHORT[model]}: times faster than each baseline"
+        if found := rows(select(records, model=model, r_asked=1, request=("random", None)), model):
+            out.append(listing(title, found, NOTE, block=1))
+    return out
 
 
-def rows(records: list[Record], model: str) -> list[list[Cell]]:
+def rows(records: list[Record], model: str) -> list[dict[str, Cell]]:
     out = []
     for data, found in cells_of(records, "data"):
         own, faithful = select(found, method=ours_of(found)), select(found, method="l2ul-paper")
@@ -73,20 +56,19 @@ def rows(records: list[Record], model: str) -> list[list[Cell]]:
                 continue
             paper = PAPER.get((model, str(them[0]["dataset"])), {}).get(method)
             ratio = factor(them, own)
-            out.append(
-                [
-                    Cell(data, data),
-                    method_cell(method),
-                    seconds(median(them, "answer_seconds")),
-                    seconds(median(own, "answer_seconds")),
-                    ratio,
-                    Cell(ratio_text(paper), paper),
-                    _verdict(them[0], ratio, paper),
-                    seconds(median(faithful, "answer_seconds")),
-                    factor(them, faithful),
-                    factor(them, own, "erased_seconds"),
-                ]
-            )
+            row = {
+                "dataset": Cell(data, data),
+                "against": method_cell(method),
+                "its time": seconds(median(them, "answer_seconds")),
+                "L2UL": seconds(median(own, "answer_seconds")),
+                "faster by": ratio,
+                "paper says": Cell(ratio_text(paper), paper),
+                "verdict": _verdict(them[0], ratio, paper),
+                "L2UL as in the paper": seconds(median(faithful, "answer_seconds")),
+                "faster by (as in the paper)": factor(them, faithful),
+                "faster by, until erased": factor(them, own, "erased_seconds"),
+            }
+            out.append(row)
     return out
 
 
@@ -99,15 +81,3 @@ def _verdict(record: Record, ratio: Cell, paper: float | None) -> Cell:
     if isinstance(n, int) and n < WHOLE * full:
         text += f" ({100 * n / full:.2g} % of the paper's n)"
     return Cell(text, ratio.sort / paper)
-
-
-def span(records: list[Record], against: str = "retrain", name: str = "answer_seconds") -> list[float]:
-    """L2UL's speed-up on each dataset, slowest first."""
-    found = (
-        factor(select(own, method=against), select(own, method=ours_of(own)), name)
-        for _, own in cells_of(records, "data")
-    )
-    return sorted(cell.sort for cell in found if isinstance(cell.sort, float))
-
-
-FIGURE = Figure(tables)

@@ -5,7 +5,7 @@ A figure that misses its goal has the goal beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from l2ul_fast.report.values import (
     cells_of,
     dataset_label,
     group_by,
+    listing,
     marked,
     median,
     r_text,
@@ -194,21 +195,21 @@ def _rho(records: list[Record], model: str) -> Iterator[tuple[str, str, list[Rec
 
 
 def rho_table(records: list[Record], model: str, title: str, note: str) -> Table:
-    cells: dict[tuple[str, str], dict[str, Cell]] = {}
-    for data, name, found, _ in _rho(records, model):
-        for answer in ANSWERS[model]:
-            if own := select(found, **answer.key):
-                cells.setdefault((data, answer.name), {})[name] = _rho_cell(model, found, own, answer, name)
-    places = {answer.name: i for i, answer in enumerate(ANSWERS[model])}
-    order = {data: i for i, (data, _) in enumerate(cells)}
+    mine = [{**r, "asked": asked(r)} for r in select(records, experiment="unlearn-rho", model=model)]
     rows = [
-        [data, name, *(found.get(n, NONE) for n in NAMES)]
-        for (data, name), found in sorted(cells.items(), key=lambda c: (order[c[0][0]], places[c[0][1]]))
+        {"data": data, "method": answer.name} | {name: _rho_cell(model, here, answer, name) for name in NAMES}
+        for data, here in cells_of(mine, "data")
+        for answer in ANSWERS[model]
+        if select(here, **answer.key)
     ]
-    return Table(title, ("data", "method", *NAMES), rows, note, block=1)
+    return listing(title, rows, note, block=1)
 
 
-def _rho_cell(model: str, found: list[Record], own: list[Record], answer: Answer, name: str) -> Cell:
+def _rho_cell(model: str, here: list[Record], answer: Answer, name: str) -> Cell:
+    found = select(here, asked=name)
+    own = select(found, **answer.key)
+    if not own:
+        return NONE
     rho = median(own, answer.field)
     limit = goal_of(model, answer, own[0]["dataset"], name)
     cell = marked(number(rho), rho, limit)
@@ -243,30 +244,26 @@ def mlp_rho(records: list[Record]) -> Table:
 def lr_behind(records: list[Record]) -> Table:
     """What stands behind the instant answer."""
     rows = [
-        [
-            data,
-            name,
-            time(own),
-            time(select(found, method="retrain")),
-            middle(own, "own_rho"),
-            all_of(r.get("own_equal") for r in own),
-            middle(own, "error"),
-            share(r.get("due") for r in own),
-            time(own, "refresh_seconds"),
-            middle(own, "refreshed_rho"),
-        ]
+        {
+            "data": data,
+            "request": name,
+            "answer": time(own),
+            "Retrain": time(select(found, method="retrain")),
+            "rho to A'(rest)": middle(own, "own_rho"),
+            "canonical theta equal": all_of(r.get("own_equal") for r in own),
+            "estimate of rho": middle(own, "error"),
+            "due": share(r.get("due") for r in own),
+            "refresh that was due": time(own, "refresh_seconds"),
+            "rho after it": middle(own, "refreshed_rho"),
+        }
         for data, name, found, own in _rho(records, "lr")
         if own
     ]
-    columns = ("data", "request", "answer", "Retrain", "rho to A'(rest)", "canonical theta equal", "estimate of rho")
-    return Table(
-        "Logistic regression: behind the instant answer",
-        (*columns, "due", "refresh that was due", "rho after it"),
-        rows,
+    note = (
         "A' is the root of the polynomial at the grid point; A'(rest) is summed without the rows. The instant theta "
-        "lies next to it, the canonical theta (what is saved, loaded and refreshed) equals it.",
-        block=1,
+        "lies next to it, the canonical theta (what is saved, loaded and refreshed) equals it."
     )
+    return listing("Logistic regression: behind the instant answer", rows, note, block=1)
 
 
 def mlp_times(records: list[Record]) -> Table:
@@ -276,27 +273,25 @@ def mlp_times(records: list[Record]) -> Table:
             continue
         refined, d, n = select(found, method=OURS, rtol=RTOL["mlp"]), instant[0]["d"], instant[0]["n"]
         quick = 2e-3 if d == 28 and 15_000 <= n <= 17_000 else None
-        rows.append(
-            [
-                f"{data}, d = {d}",
-                name,
-                time(instant, "seconds", 5e-4 if name == "random 1" and d <= 28 else None, "0.5 ms"),
-                middle(instant, "error"),
-                time(refined, "seconds", quick, "2 ms"),
-                middle(refined, "error"),
-                ", ".join(sorted({str(r["tier"]) for r in refined})),
-                share(r.get("due") for r in instant),
-                time(instant, "refresh_seconds"),
-                time(select(found, method="retrain")),
-            ]
-        )
-    columns = ("data", "request", "instant", "estimate of rho", f"rtol={RTOL['mlp']:g}", "its estimate", "tiers", "due")
+        row = {
+            "data": f"{data}, d = {d}",
+            "request": name,
+            "instant": time(instant, "seconds", 5e-4 if name == "random 1" and d <= 28 else None, "0.5 ms"),
+            "estimate of rho": middle(instant, "error"),
+            f"rtol={RTOL['mlp']:g}": time(refined, "seconds", quick, "2 ms"),
+            "its estimate": middle(refined, "error"),
+            "tiers": ", ".join(sorted({str(r["tier"]) for r in refined})),
+            "due": share(r.get("due") for r in instant),
+            "seal": time(instant, "refresh_seconds"),
+            "Retrain, warm": time(select(found, method="retrain")),
+        }
+        rows.append(row)
     note = "Medians over the draws. Goals: 0.5 ms for a single row up to d = 28; 2 ms with rtol at 16,000 x 28."
-    return Table("MLP: times", (*columns, "seal", "Retrain, warm"), rows, note, block=1)
+    return listing("MLP: times", rows, note, block=1)
 
 
 def coverage(records: list[Record]) -> Table:
-    rows = []
+    rows: list[dict[str, Any]] = []
     mine = [{**r, "asked": asked(r)} for r in select(records, experiment="unlearn-rho", method=OURS)]
     for model, key, name in (
         ("lr", {"order": 3, "rtol": None}, "lr, instant"),
@@ -304,33 +299,23 @@ def coverage(records: list[Record]) -> Table:
         ("mlp", {"rtol": RTOL["mlp"]}, f"mlp, rtol={RTOL['mlp']:g}"),
     ):
         own = select(mine, model=model, **key)
-        for request in (*NAMES, "all"):
-            line = _coverage(own if request == "all" else select(own, asked=request))
-            if line:
-                rows.append([name, request, *line])
-    columns = (
-        "answers",
-        "request",
-        "requests",
-        "without estimate",
-        "5 %",
-        "50 %",
-        "95 %",
-        f"truth within {WITHIN:g} x",
-    )
+        lines = {name: _coverage(select(own, asked=name)) for name in NAMES} | {"all": _coverage(own)}
+        rows += [{"answers": name, "request": request, **line} for request, line in lines.items() if line]
     note = f"All datasets together. Goal: truth at most {WITHIN:g} times the estimate in {100 * COVERAGE:g} % of them."
-    return Table("Coverage of the error estimate: truth over estimate", columns, rows, note, block=1)
+    return listing("Coverage of the error estimate: truth over estimate", rows, note, block=1)
 
 
-def _coverage(found: list[Record]) -> list[Any] | None:
+def _coverage(found: list[Record]) -> dict[str, Any]:
     known = [(r["rho"], r["error"]) for r in found if r.get("rho") is not None and r.get("error") is not None]
     if not known:
-        return None
+        return {}
     ratios = np.array([truth / error if error > 0 else (np.inf if truth > 0 else 0.0) for truth, error in known])
     quantiles = np.quantile(ratios, [0.05, 0.5, 0.95], method="nearest").tolist()
     within = float((ratios <= WITHIN).mean())
     held = marked(f"{100 * within:.3g} %", within, COVERAGE, f"{100 * COVERAGE:g} %", at_least=True)
-    return [len(known), len(found) - len(known), *(Cell(number(q), q) for q in quantiles), held]
+    out: dict[str, Any] = {"requests": len(known), "without estimate": len(found) - len(known)}
+    out |= {name: Cell(number(q), q) for name, q in zip(("5 %", "50 %", "95 %"), quantiles, strict=True)}
+    return out | {f"truth within {WITHIN:g} x": held}
 
 
 def grid(records: list[Record]) -> Table:
@@ -338,25 +323,20 @@ def grid(records: list[Record]) -> Table:
     for data, here in cells_of(select(records, experiment="unlearn-grid"), "data"):
         for (factor,), found in sorted(group_by(here, "factor").items()):
             rho, one = median(found, "rho"), factor == 1.0
-            rows.append(
-                [
-                    data,
-                    f"{factor:g} x" + (" (the rule)" if one else ""),
-                    f"{found[0]['narrowest']:.2g} to {found[0]['widest']:.2g}",
-                    marked(number(rho), rho, 0.01 if one else None),
-                    number(max(values(found, "rho"), default=None)),
-                    f"{100 * found[0]['crossing']:.2g} %",
-                ]
-            )
-    columns = ("data", "widths", "from, to", "rho of one row, median", "largest", "single requests that leave the cell")
-    return Table(
-        "The grid: rho of one row against requests that leave their cell",
-        columns,
-        rows,
+            row = {
+                "data": data,
+                "widths": f"{factor:g} x" + (" (the rule)" if one else ""),
+                "from, to": f"{found[0]['narrowest']:.2g} to {found[0]['widest']:.2g}",
+                "rho of one row, median": marked(number(rho), rho, 0.01 if one else None),
+                "largest": number(max(values(found, "rho"), default=None)),
+                "single requests that leave the cell": f"{100 * found[0]['crossing']:.2g} %",
+            }
+            rows.append(row)
+    note = (
         "Each draw has another row and another place of the optimum in its cell; how many leave is the mean over all "
-        "rows and places, to first order. At one given grid point it may be far from that mean.",
-        block=1,
+        "rows and places, to first order. At one given grid point it may be far from that mean."
     )
+    return listing("The grid: rho of one row against requests that leave their cell", rows, note, block=1)
 
 
 def latency(records: list[Record]) -> Table:
@@ -367,28 +347,25 @@ def latency(records: list[Record]) -> Table:
             ours = d == 28 and r["method"].startswith(OURS)
             tail, quicker = r["p99_seconds"] / r["p50_seconds"], torch / r["p50_seconds"] if torch else None
             goal = {2: 2.0, 3: 4.0}.get(r.get("order") or 0) if ours else None
-            rows.append(
-                [
-                    f"{dataset_label(r['dataset'], r['source'], r['n'])}, d = {d}",
-                    r["method"],
-                    time([r], "p50_seconds"),
-                    time([r], "p99_seconds"),
-                    marked(number(tail), tail, 5.0 if ours else None),
-                    time([r], "max_seconds"),
-                    marked(number(r["ratio"]), r["ratio"], goal),
-                    marked(number(quicker), quicker, 6.0 if ours else None, at_least=True),
-                ]
-            )
-    return Table(
-        "Latency of one row: the whole of `u.unlearn([row])` and its peers, in turns, one thread",
-        ("data", "method", "p50", "p99", "p99 / p50", "longest", "p50 / numba's", "torch's p50 / this"),
-        rows,
+            row = {
+                "data": f"{dataset_label(r['dataset'], r['source'], r['n'])}, d = {d}",
+                "method": r["method"],
+                "p50": time([r], "p50_seconds"),
+                "p99": time([r], "p99_seconds"),
+                "p99 / p50": marked(number(tail), tail, 5.0 if ours else None),
+                "longest": time([r], "max_seconds"),
+                "p50 / numba's": marked(number(r["ratio"]), r["ratio"], goal),
+                "torch's p50 / this": marked(number(quicker), quicker, 6.0 if ours else None, at_least=True),
+            }
+            rows.append(row)
+    note = (
         "newton-numba: an expert's function, one Newton step with the inverse downdated, without checks or a record. "
         "torch-eager: the paper's network, its input ready-made. The idle loop shows what of p99 belongs to the "
         "machine. Goals at d = 28: 2 (order 2) and 4 (order 3) times newton-numba, 6 times faster than torch, p99 "
-        "within 5 p50.",
-        block=1,
+        "within 5 p50."
     )
+    title = "Latency of one row: the whole of `u.unlearn([row])` and its peers, in turns, one thread"
+    return listing(title, rows, note, block=1)
 
 
 def stream(records: list[Record]) -> Table:
@@ -397,41 +374,35 @@ def stream(records: list[Record]) -> Table:
         found = sorted(found, key=lambda r: r["block"])
         middles = values(found, "p50_seconds")
         worst = max(middles) / min(middles)
-        rows.append(
-            [
-                f"order {order}",
-                f"{n:,}",
-                f"{sum(r['calls'] for r in found):,}",
-                ", ".join(f"{1e6 * p50:.3g}" for p50 in middles),
-                marked(f"{worst:.3g}", worst, FLAT_WITHIN),
-                seconds_text(max(values(found, "p99_seconds"))),
-                seconds_text(max(values(found, "max_seconds"))),
-            ]
-        )
-    columns = (
-        "head",
-        "rows",
-        "requests",
-        "p50 of each tenth, µs",
-        "slowest / quickest tenth",
-        "largest p99",
-        "longest",
-    )
+        row = {
+            "head": f"order {order}",
+            "rows": f"{n:,}",
+            "requests": f"{sum(r['calls'] for r in found):,}",
+            "p50 of each tenth, µs": ", ".join(f"{1e6 * p50:.3g}" for p50 in middles),
+            "slowest / quickest tenth": marked(f"{worst:.3g}", worst, FLAT_WITHIN),
+            "largest p99": seconds_text(max(values(found, "p99_seconds"))),
+            "longest": seconds_text(max(values(found, "max_seconds"))),
+        }
+        rows.append(row)
     title = "A long stream of single requests on one unlearner, d = 28"
-    return Table(title, columns, rows, f"Goal: flat (within {FLAT_WITHIN:g}).")
+    return listing(title, rows, f"Goal: flat (within {FLAT_WITHIN:g}).")
 
 
 def durable(records: list[Record]) -> Table:
     rows = []
     for (n,), found in sorted(group_by(select(records, experiment="unlearn-durable"), "n").items()):
         p50, p99 = np.percentile([r["seconds"] - r["plain_seconds"] for r in found], [50, 99]).tolist()
-        extra = marked(seconds_text(max(p50, 0.0)), p50, 0.01, "10 ms")
-        rows.append(
-            [f"{n:,}", len(found), time(found), time(found, "plain_seconds"), extra, seconds_text(max(p99, 0.0))]
-        )
-    return Table(
+        row = {
+            "rows": f"{n:,}",
+            "requests": len(found),
+            "p50": time(found),
+            "write and fsync of 4 KB, p50": time(found, "plain_seconds"),
+            "difference, p50": marked(seconds_text(max(p50, 0.0)), p50, 0.01, "10 ms"),
+            "difference, p99": seconds_text(max(p99, 0.0)),
+        }
+        rows.append(row)
+    return listing(
         "A durable single request: `u.unlearn([row])` and `u.save(directory, defer=True)`, d = 28",
-        ("rows", "requests", "p50", "write and fsync of 4 KB, p50", "difference, p50", "difference, p99"),
         rows,
         "Into the directory it was loaded from; the plain write goes to the same file system, in turns. Goal: 10 ms.",
     )
@@ -442,27 +413,23 @@ def two_times(records: list[Record]) -> Table:
     for data, model, _, here in cells_of(select(records, experiment="unlearn-times"), "data", "model", "r_asked"):
         again = select(here, method="retrain")
         for (method, order), found in group_by(here, "method", "order").items():
-            name = method if order is None else f"{method}, order {order}"
             erased = median(found, "erased_seconds")
-            rows.append(
-                [
-                    f"{data}, {model}, r = {r_text(here)}",
-                    name,
-                    time(found, "answer_seconds"),
-                    "never" if erased is None else time(found, "erased_seconds"),
-                    *(_factor(again, found, key) for key in ("answer_seconds", "erased_seconds")),
-                    NONE if method in ("nothing", "retrain") else share(q.get("due") for q in found),
-                ]
-            )
-    return Table(
-        "Two times of a request: until the answer, and until the rows are erased",
-        ("data", "method", "answer", "erased", "Retrain / answer", "Retrain / erased", "due"),
-        rows,
+            row = {
+                "data": f"{data}, {model}, r = {r_text(here)}",
+                "method": method if order is None else f"{method}, order {order}",
+                "answer": time(found, "answer_seconds"),
+                "erased": "never" if erased is None else time(found, "erased_seconds"),
+                "Retrain / answer": _factor(again, found, "answer_seconds"),
+                "Retrain / erased": _factor(again, found, "erased_seconds"),
+                "due": NONE if method in ("nothing", "retrain") else share(q.get("due") for q in found),
+            }
+            rows.append(row)
+    note = (
         "Erased: nothing kept in memory, journal or directory gives the rows back; for L2UL the request and `save` of "
         "the directory, rows included, for Retrain the fit (of the MLP: its anchor too, trained on D once) and its "
-        "parameters written and synced.",
-        block=1,
+        "parameters written and synced."
     )
+    return listing("Two times of a request: until the answer, and until the rows are erased", rows, note, block=1)
 
 
 def _factor(again: list[Record], own: list[Record], name: str) -> Cell:
@@ -474,17 +441,24 @@ def slow_down(records: list[Record]) -> Table:
     rows = []
     for data, here in cells_of(select(records, experiment="unlearn-slow", failed=None), "data"):
         for r in here:
-            tiers = ", ".join(f"{name}: {k}" for name, k in sorted((r.get("tiers") or {}).items()))
-            due = "–" if "due" not in r else f"{r['due']} ({100 * r['due'] / max(r['requests'], 1):.3g} %)"
-            times = [time([r], f"{name}_seconds") for name in ("p50", "p99", "max")]
-            passes = [time([r], name) for name in ("refresh_p50_seconds", "refresh_seconds")]
-            rows.append(
-                [data, r["attack"], r["requests"], *times, tiers or "–", due, *passes, middle([r], "largest_error")]
-            )
-    columns = ("data", "requests for", "requests", "p50", "p99", "longest", "tiers", "left a pass due", "one pass")
-    return Table(
+            row = {
+                "data": data,
+                "requests for": r["attack"],
+                "requests": r["requests"],
+                "p50": time([r], "p50_seconds"),
+                "p99": time([r], "p99_seconds"),
+                "longest": time([r], "max_seconds"),
+                "tiers": ", ".join(f"{name}: {k}" for name, k in sorted((r.get("tiers") or {}).items())) or "–",
+                "left a pass due": f"{r['due']} ({100 * r['due'] / max(r['requests'], 1):.3g} %)"
+                if "due" in r
+                else "–",
+                "one pass": time([r], "refresh_p50_seconds"),
+                "all passes": time([r], "refresh_seconds"),
+                "largest estimate": middle([r], "largest_error"),
+            }
+            rows.append(row)
+    return listing(
         "Slow-down: single requests chosen to make the server work, beside random ones",
-        (*columns, "all passes", "largest estimate"),
         rows,
         "What is due is refreshed at once. The last attack knows the model, the grid and all rows. The line of random "
         "rows is also the share of single requests that come out due. Retrain: a fit for every request.",
@@ -503,75 +477,52 @@ def reconstruction(records: list[Record]) -> Table:
             worst = min(values(here, "ratio"), default=None)
             best = min(here, key=lambda r: np.inf if value(r, "ratio") is None else r["ratio"])
             text = "no attack gives a row" if worst is None else number(worst)
-            goal = marked(text, worst, 0.5 if scene == SCENES[0] else None, at_least=True)
-            errors = (number(best["error"]), number(best["chance"]))
-            rows.append([f"{model}, {method}, {how}", scene, len(here), str(best["attack"] or "–"), *errors, goal])
-    return Table(
-        "Reconstruction of a forgotten row from what is saved",
-        ("head", "attacker holds", "rows", "best attack", "its relative error", "a guess", "error / guess"),
-        rows,
+            row = {
+                "head": f"{model}, {method}, {how}",
+                "attacker holds": scene,
+                "rows": len(here),
+                "best attack": str(best["attack"] or "–"),
+                "its relative error": number(best["error"]),
+                "a guess": number(best["chance"]),
+                "error / guess": marked(text, worst, 0.5 if scene == SCENES[0] else None, at_least=True),
+            }
+            rows.append(row)
+    note = (
         "The worst case over the rows. A guess is the better of the mean row and a random one: ratio 1. Goal for one "
         "saved directory: 0.5 at least. A deferred save is due and says so; whoever holds the states before and after "
-        "computes the row from a method that is accurate and deterministic, whatever it keeps.",
-        block=1,
+        "computes the row from a method that is accurate and deterministic, whatever it keeps."
     )
+    return listing("Reconstruction of a forgotten row from what is saved", rows, note, block=1)
 
 
 def fit(records: list[Record]) -> Table:
     mine, rows = select(records, experiment="unlearn-fit", failed=None), []
     for r in mine:
-        whole = "parts" in r
+        whole, ratio = "parts" in r, value(r, "ratio")
         goal = (1.5 if r["order"] == 3 else None) if whole else (1.0 if r["method"].startswith("integer") else None)
-        ratio = value(r, "ratio")
-        rows.append(
-            [
-                "whole fit(path)" if whole else "one pass of sums",
-                r["method"],
-                f"{r['source']}, {r['n']:,} × {r['d']}",
-                time([r]),
-                ", ".join(f"{k} {seconds_text(s)}" for k, s in r["parts"].items()) if whole else "one thread",
-                NONE if ratio is None else marked(f"{ratio:.3g}", ratio, goal),
-            ]
-        )
+        row = {
+            "what": "whole fit(path)" if whole else "one pass of sums",
+            "method": r["method"],
+            "data": f"{r['source']}, {r['n']:,} × {r['d']}",
+            "time": time([r]),
+            "of which": ", ".join(f"{k} {seconds_text(s)}" for k, s in r["parts"].items()) if whole else "one thread",
+            "over order 2, or over tabmat": NONE if ratio is None else marked(f"{ratio:.3g}", ratio, goal),
+        }
+        rows.append(row)
     peer = "tabmat sandwich"
     if select(mine, threads_used=1) and not select(mine, method=peer):
-        rows.append(["one pass of sums", peer, NONE, "not installed", NONE, NONE])
-    return Table(
-        "Fit: third derivatives beside none, and sums beside tabmat",
-        ("what", "method", "data", "time", "of which", "over order 2, or over tabmat"),
-        rows,
+        rows.append({"what": "one pass of sums", "method": peer, "time": "not installed"})
+    note = (
         "Goals: the fit with third derivatives within 1.5 times the one without; sums of order 2 and 3 as fast as "
-        "tabmat's `sandwich`, which sums the Hessian alone.",
-        block=1,
+        "tabmat's `sandwich`, which sums the Hessian alone."
     )
-
-
-#: Every table, in the order of the page.
-MAKERS: Sequence[Callable[[list[Record]], Table]] = (
-    identity,
-    lr_rho,
-    lr_behind,
-    mlp_rho,
-    mlp_times,
-    coverage,
-    grid,
-    latency,
-    stream,
-    durable,
-    two_times,
-    slow_down,
-    reconstruction,
-    fit,
-)
-GOALS = (
-    Goal("LR pairs: times faster than scikit-learn's lbfgs", "ratio", {"method": "sklearn-lbfgs"}, 10.0, True),
-    Goal("MLP pairs: times faster than scikit-learn", "ratio", {"method": "sklearn"}, 20.0, True),
-    Goal("MLP pairs: times faster than torch.func.vmap", "ratio", {"method": "vmap"}, 5.0, True),
-)
+    return listing("Fit: third derivatives beside none, and sums beside tabmat", rows, note, block=1)
 
 
 def tables(records: list[Record]) -> list[Table]:
-    return [make(records) for make in MAKERS]
+    quality = (identity, lr_rho, lr_behind, mlp_rho, mlp_times, coverage, grid)
+    cost = (latency, stream, durable, two_times, slow_down, reconstruction, fit)
+    return [make(records) for make in quality + cost]
 
 
 def plots(records: list[Record]) -> list[Drawing]:
@@ -582,8 +533,7 @@ def plots(records: list[Record]) -> list[Drawing]:
     with drawing_style():
         figure, axes = subplots(1, len(models), figsize=(8 * len(models), 5))
         for axis, model in zip(axes[0], models, strict=True):
-            for k, answer in enumerate(ANSWERS[model]):
-                colour = INK if COLOURS[k] == "#000000" else COLOURS[k]
+            for k, (colour, answer) in enumerate(zip(COLOURS, ANSWERS[model], strict=False)):
                 points = [
                     (NAMES.index(name) + 0.12 * (k - len(ANSWERS[model]) / 2), rho)
                     for _, name, found, _ in _rho(records, model)
@@ -602,6 +552,13 @@ def plots(records: list[Record]) -> list[Drawing]:
 
 
 FIGURE = Figure(tables, plots)
+
+
+GOALS = (
+    Goal("LR pairs: times faster than scikit-learn's lbfgs", "ratio", {"method": "sklearn-lbfgs"}, 10.0, True),
+    Goal("MLP pairs: times faster than scikit-learn", "ratio", {"method": "sklearn"}, 20.0, True),
+    Goal("MLP pairs: times faster than torch.func.vmap", "ratio", {"method": "vmap"}, 5.0, True),
+)
 
 
 def pairs_tables(records: list[Record]) -> list[Table]:

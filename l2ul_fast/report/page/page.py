@@ -118,10 +118,10 @@ def _kind(*names: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped; stand-ins stand out."""
+    """Escaped; stand-ins stand out, and a narrow screen shows the spread of a number below it."""
     if "(stand-in" in text:
         return f'<span class="is-standin" title="a stand-in, not the real data">{escape(text)}</span>'
-    return escape(text)
+    return re.sub(r" (\([^()–]+–[^()]+\))", r' <span class="spread">\1</span>', escape(text))
 
 
 def _cell(c: Cell, first: bool, right: bool) -> str:
@@ -136,7 +136,7 @@ def _cell(c: Cell, first: bool, right: bool) -> str:
 
 def drawing_html(drawing: Drawing, out: Path) -> str:
     """The plot inline, its colours those of the page, and links to its files."""
-    name = re.sub(r"[^a-z0-9-]+", "-", drawing.name.lower())
+    name = re.sub(r"[^a-z0-9-]+", "-", drawing.name.lower())[:100]
     with drawing_style():  # how text is written to SVG is decided here, not when the figure is made
         drawing.figure.savefig(text := io.StringIO(), format="svg", metadata={"Date": None})
         drawing.figure.set_layout_engine("none")  # found once: it takes longer than drawing

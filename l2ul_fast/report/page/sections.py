@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,22 @@ from l2ul_fast.report.figures import headline
 from l2ul_fast.report.figures.methods import MAIN
 from l2ul_fast.report.page.page import Section, escape, write_page
 from l2ul_fast.report.runs import environment_of, find_run, load, measured, merged
-from l2ul_fast.report.values import Drawing, Table, group_by, plural, records_table, runs_of, select, settings_of
+from l2ul_fast.report.values import (
+    Drawing,
+    Table,
+    group_by,
+    listing,
+    plural,
+    records_table,
+    runs_of,
+    select,
+    settings_of,
+)
 
+#: Data that are not what their name says.
+KINDS = {"stand-in": "generated, not the real data", "subset": "some rows of the real data"}
 #: What records that lack what their figure needs raise.
-INCOMPLETE = (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, AttributeError)
+INCOMPLETE = (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError)
 
 
 def write_report(
@@ -26,6 +38,7 @@ def write_report(
     out: Path | None = None,
     exhibits: Mapping[str, Exhibit] | None = None,
     styles: Styles | None = None,
+    missing: Iterable[str] = (),
 ) -> tuple[Path, list[str]]:
     """Write the page of a run, finished or not.
 
@@ -35,6 +48,7 @@ def write_report(
     out : folder of the page and its plots; default: `report` in the run's folder.
     exhibits : {experiment: title, figure, order}; records of any other experiment are shown in a plain table.
     styles : {method: label, colour, marker} in the order of tables; the run's own for methods that it lacks.
+    missing : sentences on what else was asked for and is not there.
 
     Returns
     -------
@@ -52,7 +66,7 @@ def write_report(
     if not found:
         raise UserError(f"{run} holds no measured records yet; run `l2ul bench` first")
     home = run if run.is_dir() else run.parent
-    missing = missing_parts(found, exhibits)
+    missing = [*missing, *missing_parts(found, exhibits)]
     with style.using(merged(styles, environment)):
         lead = headline.verdict(found) or f"{plural(len(found), 'record')} of {_titles(found, exhibits)}."
         parts = sections(found, environment, missing, exhibits)
@@ -131,24 +145,27 @@ def _about(records: list[Record], environment: Record) -> Section:
     rows = []
     for dataset, source, n in settings_of([r for r in records if r.get("dataset")]):
         mine = select(records, dataset=dataset, source=source, n=n)
-        used = ", ".join(dict.fromkeys(str(r["experiment"]) for r in mine))
-        d = next((r["d"] for r in mine if isinstance(r.get("d"), int)), None)
         cells = group_by(mine, "experiment", "model", "method", "r_asked", "request", "threads")
-        rows.append([str(dataset), source or "unknown", n, d, max(map(runs_of, cells.values()), default=0), used])
-    kinds = {k: sorted({row[0] for row in rows if str(row[1]).startswith(k)}) for k in ("stand-in", "subset")}
+        row = {
+            "dataset": str(dataset),
+            "what it is": {kind: f"{kind}: {what}" for kind, what in KINDS.items()}.get(source, source or "unknown"),
+            "n": n,
+            "d": next((r["d"] for r in mine if isinstance(r.get("d"), int)), None),
+            "runs": max(map(runs_of, cells.values()), default=0),
+            "experiments": ", ".join(dict.fromkeys(str(r["experiment"]) for r in mine)),
+        }
+        rows.append(row)
+    standins, subsets = (sorted({r["dataset"] for r in rows if r["what it is"].startswith(k)}) for k in KINDS)
     text = "No stand-ins were used.\n"
-    if kinds["stand-in"]:
-        text = f"Not the real data, but stand-ins of the same shape: {', '.join(kinds['stand-in'])}. "
+    if standins:
+        text = f"Not the real data, but stand-ins of the same shape: {', '.join(standins)}. "
         text += "No number measured on a stand-in is one of the real dataset.\n"
-    if kinds["subset"]:
-        text += f"Some rows of the real data only: {', '.join(kinds['subset'])}."
-    lines = "".join(
-        f"<dt>{escape(k)}</dt><dd>{escape(v or 'not recorded')}</dd>" for k, v in _machine(records, environment).items()
-    )
-    meaning = {"subset": "subset: some rows of the real data", "stand-in": "stand-in: generated, not the real data"}
-    shown = [[row[0], meaning.get(str(row[1]), row[1]), *row[2:]] for row in rows]
+    if subsets:
+        text += f"Some rows of the real data only: {', '.join(subsets)}."
+    facts = _machine(records, environment).items()
+    lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v or 'not recorded')}</dd>" for k, v in facts)
     note = "n: training rows as measured. runs: requests measured per cell, each with other rows to forget."
-    table = Table("Data", ["dataset", "what it is", "n", "d", "runs", "experiments"], shown, note)
+    table = listing("Data", rows, note)
     return Section("about", "Data, machine, versions", text, html=f'<dl class="facts">{lines}</dl>', more=[table])
 
 
@@ -158,15 +175,14 @@ def _machine(records: list[Record], environment: Record) -> dict[str, Any]:
         known = {"cpu", "cores", "git", "vector_bytes", "memory_gib", "system", "schema", "methods"}
         versions = {k: v for k, v in environment.items() if k not in known and isinstance(v, str)}
     git = str(environment.get("git") or "")
+    threads = sorted({r["threads"] for r in records if isinstance(r.get("threads"), int)})
     return {
         "CPU": environment.get("cpu"),
         "cores": environment.get("cores"),
         "memory": f"{environment['memory_gib']} GiB" if environment.get("memory_gib") else None,
         "system": environment.get("system"),
-        "threads used": ", ".join(
-            map(str, sorted({r["threads"] for r in records if isinstance(r.get("threads"), int)}))
-        ),
-        "profile": ", ".join(sorted({str(r["profile"]) for r in records if r.get("profile")})),
+        "threads used": ", ".join(map(str, threads)),
+        "profile": ", ".join(sorted({r["profile"] for r in records if r.get("profile")})),
         "commit": git[:12] + ("+" if git.endswith("+") else ""),
         "versions": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
         "records": f"{len(records):,}",
@@ -174,11 +190,11 @@ def _machine(records: list[Record], environment: Record) -> dict[str, Any]:
 
 
 def missing_parts(records: list[Record], exhibits: Mapping[str, Exhibit]) -> list[str]:
-    """Sentences on what the run's own experiments still lack, and which cells failed."""
+    """Sentences on what the records show to be missing: other cells of the same kind are there, or why they failed."""
     out = []
-    for experiment in (*MAIN, "efficacy"):
-        mine = select(records, experiment=experiment)
+    for (experiment,), every in group_by(records, "experiment").items():
         title = exhibits[experiment].title if experiment in exhibits else experiment
+        mine = [r for r in every if not r.get("failed")] if experiment in (*MAIN, "efficacy") else []
         by = ("dataset", "source", "n", "model", "r_asked", "request", "threads")
         cells = group_by(mine, *by, "method")
         rounds = group_by(mine, *by)
@@ -190,12 +206,8 @@ def missing_parts(records: list[Record], exhibits: Mapping[str, Exhibit]) -> lis
         # Retrain may be run less often on purpose: it is the slowest by far
         short = [key for key, k in runs.items() if k < max(runs.values()) and key[-1] != "retrain"]
         if short:
-            out.append(
-                f"{title}: {len(short)} of {plural(len(runs), 'cell')} have fewer than {max(runs.values())} runs."
-            )
-    failed = group_by(select(records, failed=True), "experiment")
-    out += [
-        f"{exhibits[name].title if name in exhibits else name}: {plural(len(found), 'cell')} failed."
-        for (name,), found in failed.items()
-    ]
+            most = max(runs.values())
+            out.append(f"{title}: {len(short)} of {plural(len(runs), 'cell')} have fewer than {most} runs.")
+        if failed := select(every, failed=True):
+            out.append(f"{title}: {plural(len(failed), 'cell')} failed.")
     return out
