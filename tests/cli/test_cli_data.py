@@ -4,21 +4,18 @@ import json
 import sys
 import types
 
+import command
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from l2ul_fast.cli.data import app, progress_bar
+from l2ul_fast.cli.data import progress_bar
 from l2ul_fast.datasets import plugin, registry
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter, dataset_path
 
 
 def run(*args):
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
+    return command.run("data", *args)
 
 
 @pytest.fixture

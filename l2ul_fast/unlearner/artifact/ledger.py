@@ -81,16 +81,14 @@ def entry(
     theta_before: ArrayLike | None = None,
     rows: ArrayLike | None = None,
     refreshed: Mapping[str, Any] | None = None,
-    trust: Mapping[str, Any] | None = None,
     time: float | None = None,
     request_id: str | None = None,
 ) -> Entry:
     """One line to be, for `save_artifact(ledger_entry=...)`.
 
     n: rows the model stands for after the action. theta, theta_before: parameters (or their digests) after and before.
-    rows: the forgotten (or learned) row numbers. request_id: the user's name of the request. refreshed, trust: single
-    values by name (no lists: no row can slip in); NaN and infinities become null. time: seconds since 1970, now when
-    left out.
+    rows: the forgotten (or learned) row numbers. request_id: the user's name of the request. refreshed: single values
+    by name (no lists: no row can slip in); NaN and infinities become null. time: seconds since 1970, now when left out.
     """
     if action not in ACTIONS:
         raise ValueError(f"action must be one of {', '.join(ACTIONS)}, got {action!r}")
@@ -107,9 +105,8 @@ def entry(
         made["theta_before"] = _digest(theta_before)
     if theta is not None:
         made["theta_after"] = _digest(theta)
-    for name, values in (("refreshed", refreshed), ("trust", trust)):
-        if values is not None:
-            made[name] = {str(key): _scalar(f"{name}.{key}", value) for key, value in values.items()}
+    if refreshed is not None:
+        made["refreshed"] = {str(key): _scalar(f"refreshed.{key}", value) for key, value in refreshed.items()}
     return made
 
 

@@ -28,7 +28,6 @@ from toy_artifact import (
 )
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.artifact import directory as artifact
 from l2ul_fast.unlearner.artifact import durable, tensors
 from l2ul_fast.unlearner.artifact.directory import check_artifact, load_artifact, locked, read_header, save_artifact
 from l2ul_fast.unlearner.artifact.format import canonical
@@ -176,6 +175,7 @@ def test_every_fault_of_the_directory_is_one_clear_sentence(tmp_path):
     case("there is no artifact", lambda d, s: shutil.rmtree(d))
     case("there is no artifact", lambda d, s: (d / "artifact.json").unlink())
     case("theta.safetensors is missing", lambda d, s: s.unlink())
+    case("rows.sha256 is missing", lambda d, s: (d / "state-1-rows.sha256").unlink())
     case("ledger.jsonl is missing", lambda d, s: (d / "ledger.jsonl").unlink())
     case(r"has 3 bytes instead of \d+", lambda d, s: s.write_bytes(b"abc"))
     case("wrong checksum", lambda d, s: s.write_bytes(bytes(s.stat().st_size)))
@@ -341,7 +341,7 @@ def test_a_reader_never_cleans_up_behind_a_running_writer(tmp_path):
 
 def test_a_reader_overtaken_by_a_writer_reads_the_new_state(tmp_path, monkeypatch):
     save_old(tmp_path)
-    real, calls = artifact.load_arrays, []
+    real, calls = tensors.load_arrays, []
 
     def overtaken(*args):
         calls.append(args)
@@ -349,7 +349,7 @@ def test_a_reader_overtaken_by_a_writer_reads_the_new_state(tmp_path, monkeypatc
             forget_whole(tmp_path)
         return real(*args)
 
-    monkeypatch.setattr(artifact, "load_arrays", overtaken)
+    monkeypatch.setattr(tensors, "load_arrays", overtaken)
     assert load_artifact(tmp_path)[0]["generation"] == 2
 
 
