@@ -150,7 +150,7 @@ def test_the_crash_test_notices_a_careless_save(tmp_path, monkeypatch, case, mis
     setup, action, *_ = CASES[case]
     monkeypatch.setattr(durable, "os", CarelessOs(missing))
     with pytest.raises((DataError, AssertionError)):
-        crash_points(tmp_path, setup, action, checked(case), power_loss=6 if "sync" in missing else 0)
+        crash_points(tmp_path, setup, action, checked(case), power_loss=3 if "sync" in missing else 0)
 
 
 def test_writing_past_the_fault_injection_is_refused(tmp_path):
