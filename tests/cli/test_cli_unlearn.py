@@ -1,17 +1,17 @@
 """`l2ul fit`, `unlearn`, `show`, `reconstruct`: from the first command to the last, and answers to mistakes."""
 
 import json
+import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command import contents, done, facts_of, l2ul, printed
+from command import mistake as refused
+from faults import start
 from unlearners import logistic_data
 
-from l2ul_fast.cli.app import app
 from l2ul_fast.cli.unlearn import read_rows
 from l2ul_fast.errors import UserError
 from l2ul_fast.unlearner import L2UL
@@ -26,42 +26,6 @@ OPTIONS = {
     "paper": ("--m", 20, "--s", 300, "--t", 10),
     "mlp": ("--model", "mlp", "--hidden", 3, "--anchor-rows", 300),
 }
-
-
-def run(*args):
-    """(exit code, standard output, standard error); a traceback fails."""
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def done(*args):
-    """Standard output of a command that must succeed without a warning."""
-    code, out, err = run(*args)
-    assert code == 0, err
-    assert "warning" not in err
-    return out
-
-
-def facts_of(*args):
-    return json.loads(done(*args, "--json"))
-
-
-def refused(*args):
-    """The one sentence a mistake is answered with."""
-    code, out, err = run(*args)
-    assert code == 1, (code, out, err)
-    assert out == ""
-    *progress, last = err.splitlines()
-    assert last.startswith("error: ")
-    assert args[0] == "fit" or not progress
-    assert "Traceback" not in err
-    return last
-
-
-def contents(directory):
-    return {p.name: p.read_bytes() for p in directory.iterdir()}
 
 
 def sums(directory):
@@ -166,8 +130,7 @@ def test_heads_that_learn_from_pairs(fits, copy_of, name):
     assert (shown["head"], shown["due"], shown["forgotten"]) == (name, None, 2)
     assert [e["action"] for e in shown["entries"]] == ["fit", "unlearn", "refresh"]
     # deferred: it says what is due, and how far off the answer may be
-    code, out, err = run("unlearn", directory, "--rows", rows[2], "--defer")
-    assert code == 0
+    out, err = printed("unlearn", directory, "--rows", rows[2], "--defer")
     assert "due: the parameters are not at the optimum" in out
     if name != "learned":
         assert err.startswith("warning: the model may be as far from a retrained one as ")
@@ -177,8 +140,21 @@ def test_heads_that_learn_from_pairs(fits, copy_of, name):
     assert facts_of("unlearn", directory, "--finish")["due"] is None
 
 
+def test_an_mlp_from_one_command_to_the_next(copy_of):
+    directory = copy_of("mlp")
+    row = training_rows(directory, 1)[0]
+    out = done("unlearn", directory, "--rows", row, "--defer")
+    assert "forgot 1 row(s)" in out
+    assert "due: " in out
+    again = refused("unlearn", directory, "--rows", row)
+    assert again == f"error: row {row} was forgotten before: nothing was forgotten"
+    assert done("unlearn", directory, "--finish").startswith("finished what was due in ")
+    assert facts_of("show", directory)["due"] is None
+
+
 def test_the_expansion_takes_its_options(path, tmp_path):
-    row = listed(training_rows_of_file(path, tmp_path)[:1])
+    done("fit", path, "--out", tmp_path / "any")
+    row = listed(training_rows(tmp_path / "any", 1))
     facts = facts_of("fit", path, "--out", tmp_path / "2", "--order", 2, "--penalty", "sum")
     assert (facts["order"], facts["penalty"]) == (2, "sum")
     out = done("unlearn", tmp_path / "2", "--rows", row)
@@ -195,11 +171,6 @@ def test_the_expansion_takes_its_options(path, tmp_path):
     assert (found["refreshed"]["expanded"], found["due"]) == (True, None)
 
 
-def training_rows_of_file(path, tmp_path):
-    done("fit", path, "--out", tmp_path / "any")
-    return training_rows(tmp_path / "any")
-
-
 @pytest.mark.parametrize(
     ("options", "now", "text"),
     [
@@ -210,8 +181,7 @@ def training_rows_of_file(path, tmp_path):
     ],
 )
 def test_old_names_work_with_a_warning(path, tmp_path, options, now, text):
-    code, out, err = run("fit", path, "--out", tmp_path / "u", *options, "--json")
-    assert code == 0, err
+    out, err = printed("fit", path, "--out", tmp_path / "u", *options, "--json")
     assert json.loads(out)["head"] == now
     assert json.loads(out)["warnings"] == [text]
     assert err.splitlines()[-1] == f"warning: {text}"
@@ -251,14 +221,15 @@ def test_mistakes_of_a_fit(path, tmp_path):
     assert "is not a directory" in refused("fit", path, "--out", tmp_path / "mine" / "notes.txt")
     assert not out.exists()
     for option, value in (("--model", "svm"), ("--psi", 1), ("--order", 1), ("--penalty", "x"), ("--network", "")):
-        assert run("fit", path, "--out", out, option, value)[0] == 2
+        l2ul("fit", path, "--out", out, option, value, code=2)
 
 
 # Unlearn, show -------------------------------------------------------------------------------------------------------
 
 
 def test_from_fit_to_show(path, directory, few):
-    n = L2UL.load(directory).n
+    before = training_rows(directory)
+    n = len(before)
     facts = facts_of("unlearn", directory, "--rows", listed(few[:2]))
     assert (facts["r"], facts["n"], facts["tier"], facts["warnings"]) == (2, n - 2, "order 3", [])
     assert 0 < facts["error"] < 0.1
@@ -275,7 +246,7 @@ def test_from_fit_to_show(path, directory, few):
     u = L2UL.load(directory)
     assert u.n == n - 3
     assert [e["rows"].tolist() for e in u.forget_log] == [few[:2], [few[2]]]
-    np.testing.assert_array_equal(np.setdiff1d(training_rows_before(path), u.retained().ids()), few[:3])
+    np.testing.assert_array_equal(np.setdiff1d(before, u.retained().ids()), few[:3])
     shown = facts_of("show", directory)
     assert (shown["forgotten"], shown["requests"], shown["n"], shown["ledger"]) == (3, 2, n - 3, "intact")
     assert (shown["model"], shown["head"], shown["order"], shown["anchor"]) == ("lr", "expansion", 3, "grid")
@@ -285,10 +256,6 @@ def test_from_fit_to_show(path, directory, few):
     out = done("show", directory)
     for text in ("stand-in", "forgotten  3", "unlearn", "2 row(s)", "due        -"):
         assert text in out
-
-
-def training_rows_before(path):
-    return L2UL("lr").fit(path).retained().ids()
 
 
 def test_rows_from_a_file_and_the_state_a_program_would_reach(directory, tmp_path):
@@ -333,8 +300,7 @@ def test_a_deferred_request_is_due_until_it_is_finished(directory, far, few):
     assert (shown["due"], shown["deferred"], shown["n"], shown["requests"]) == (facts["due"], 1, n - facts["r"], 1)
     assert f"due        {facts['due']}" in done("show", directory)
     left = [row for row in few if str(row) not in far.split(",")]
-    code, out, err = run("unlearn", directory, "--rows", left[0], "--defer")
-    assert code == 0
+    out, err = printed("unlearn", directory, "--rows", left[0], "--defer")
     # what was left of the expansion's error by all rows before is much in units of one row's effect
     assert err.startswith("warning: the model may be as far from a retrained one as ")
     assert err.endswith(" of what was asked for: finish what is due\n")
@@ -421,18 +387,16 @@ def test_rtol_takes_what_it_needs(directory, far, tmp_path):
     before = contents(exact)
     for rtol in ("-1", "nan"):
         assert "rtol must be a number of at least 0" in refused("unlearn", exact, "--rows", 1, "--rtol", rtol)
-    assert run("unlearn", exact, "--rows", 1, "--rtol", "x")[0] == 2
+    l2ul("unlearn", exact, "--rows", 1, "--rtol", "x", code=2)
     assert contents(exact) == before
 
 
 def test_the_old_refresh_option_works_with_a_warning(directory, far):
-    code, out, err = run("unlearn", directory, "--rows", far, "--no-refresh", "--json")
-    assert code == 0
+    out, err = printed("unlearn", directory, "--rows", far, "--no-refresh", "--json")
     assert json.loads(out)["deferred"] is True
     assert err == "warning: --no-refresh is now --defer\n"
     row = training_rows(directory, 1)[0]
-    code, out, err = run("unlearn", directory, "--rows", row, "--refresh", "--json")
-    assert code == 0
+    out, err = printed("unlearn", directory, "--rows", row, "--refresh", "--json")
     assert (json.loads(out)["due"], json.loads(out)["deferred"]) == (None, False)
     assert err == "warning: --refresh has no effect any more: what is due is always done\n"
 
@@ -469,7 +433,7 @@ def test_mistakes_are_one_sentence_and_nothing_changes(path, directory, tmp_path
     assert "cannot read" in refused("unlearn", directory, "--rows-file", tmp_path / "missing")
     assert "cannot read" in refused("unlearn", directory, "--rows-file", path)
     assert contents(directory) == before
-    assert run("unlearn", directory, "--rows", 1, "--threads", 0)[0] == 2
+    l2ul("unlearn", directory, "--rows", 1, "--threads", 0, code=2)
     assert "threads" in refused("unlearn", directory, "--rows", 1, "--threads", 100_000)
     assert contents(directory) == before
 
@@ -536,26 +500,13 @@ def test_a_moved_file_is_named_with_an_option(path, directory, tmp_path):
 
 def test_damage_is_one_sentence(directory, few):
     done("unlearn", directory, "--rows", few[0], "--defer")
-    good = (directory / "journal.jsonl").read_bytes()
-    (directory / "journal.jsonl").write_bytes(good.replace(b'"r":1', b'"r":2') + good)
-    for command in (("unlearn", "--rows", few[1]), ("show",)):
-        assert "of " in (text := refused(command[0], directory, *command[1:]))
-        assert "journal.jsonl" in text
-    (directory / "journal.jsonl").write_bytes(good)
-    path = next(directory.glob("state-*-sums.safetensors"))
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    for command in (("unlearn", "--rows", few[1]), ("show",)):
-        assert "damaged (wrong checksum)" in refused(command[0], directory, *command[1:])
-    content[-1] ^= 1
-    path.write_bytes(content)
+    for name, match in (("journal.jsonl", "of .*journal.jsonl"), ("ledger.jsonl", "ledger.jsonl is not as it was")):
+        good = (directory / name).read_bytes()
+        (directory / name).write_bytes(good.replace(b'"n":', b'"m":') + good)
+        for command in (("unlearn", "--rows", few[1]), ("show",)):
+            assert re.search(match, refused(command[0], directory, *command[1:]))
+        (directory / name).write_bytes(good)
     done("show", directory)
-    ledger = (directory / "ledger.jsonl").read_bytes()
-    (directory / "ledger.jsonl").write_bytes(ledger.replace(b"fit", b"fat"))
-    assert "ledger.jsonl is not as it was written" in refused("show", directory)
-    (directory / "ledger.jsonl").write_text("{}\n")
-    assert "ledger.jsonl was cut off" in refused("show", directory)
 
 
 def test_directories_of_an_earlier_version(tmp_path):
@@ -565,8 +516,7 @@ def test_directories_of_an_earlier_version(tmp_path):
     data = ("--data", FIXTURES / "rows.h5")
     with pytest.warns(UserWarning, match="earlier version"):
         rows = L2UL.load(old, data[1]).retained().ids()
-    code, out, err = run("unlearn", old, "--rows", rows[0], *data, "--json")
-    assert code == 0, err
+    out, err = printed("unlearn", old, "--rows", rows[0], *data, "--json")
     (text,) = json.loads(out)["warnings"]
     assert "was saved by an earlier version: its model was trained again" in text
     assert err == f"warning: {text}\n"
@@ -601,14 +551,12 @@ def test_bad_row_lists(text):
 
 
 def test_reconstruct_says_what_is_due_and_where_the_row_is_safe(copy_of, tmp_path):
-    directory = copy_of("mlp")
+    directory = copy_of("learned")
     before = shutil.copytree(directory, tmp_path / "before")
-    row = training_rows(directory, 1)[0]
-    done("unlearn", directory, "--rows", row, "--defer")
+    done("unlearn", directory, "--rows", training_rows(directory, 1)[0], "--defer")
     kept = contents(directory)
     found = facts_of("reconstruct", directory)
-    due = facts_of("show", directory)["due"]
-    assert found["due"] == f"the directory is not finished: {due}"
+    assert found["due"] == f"the directory is not finished: {facts_of('show', directory)['due']}"
     out = done("reconstruct", directory)
     assert f"due: what forgotten rows left here goes with `l2ul unlearn {directory} --finish`" in out
     assert contents(directory) == kept
@@ -617,11 +565,6 @@ def test_reconstruct_says_what_is_due_and_where_the_row_is_safe(copy_of, tmp_pat
     assert (found["due"], found["leaks"]) == (None, False)
     assert found["best"] is None or found["best"]["error"] >= 0.5 * found["chance"]
     assert {"row", "inherent", "chance"} <= {a["kind"] for a in found["attacks"]}
-    out = done("reconstruct", directory, "--before", before)
-    assert "due:" not in out
-    assert "nothing deterministic can hide the row" in out
-    assert f"chance is {found['chance']:.2g}" in out.splitlines()[-1]
-    assert "THE ROW LEAKS" not in out
 
 
 def test_reconstruct_takes_rows_that_are_not_kept_from_arrays(tmp_path):
@@ -646,52 +589,37 @@ def test_mistakes_of_reconstruct(directory, few, tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
     (tmp_path / "text.npz").write_text("1,2,3")
     np.savez(tmp_path / "other.npz", X=np.ones(10))
+    np.savez(tmp_path / "class.npz", X=np.ones(10), y=7)
     (tmp_path / "empty.csv").write_text("\n")
+    (tmp_path / "short.csv").write_text("1,2,1\n")
     (tmp_path / "ragged.csv").write_text("1,2,0\n1,0\n")
-    for name in ("broken.npz", "text.npz", "other.npz"):
-        assert "must be an npz file with arrays X, y" in refused(
-            "reconstruct", directory, "--truth-file", tmp_path / name
-        )
-    assert "rows of 10 finite features" in refused("reconstruct", directory, "--truth-file", tmp_path / "empty.csv")
-    for option in ("--truth-file", "--candidates-file"):
-        assert "the label last" in refused("reconstruct", directory, option, tmp_path / "ragged.csv")
-        assert "missing.csv" in refused("reconstruct", directory, option, tmp_path / "missing.csv")
+    (tmp_path / "words.csv").write_text("1,2,x,1\n")
+    npz = "must be an npz file with arrays X, y"
+    for name, match in {
+        **dict.fromkeys(("broken.npz", "text.npz", "other.npz", "missing.npz"), npz),
+        **dict.fromkeys(("empty.csv", "short.csv"), "rows of 10 finite features"),
+        **dict.fromkeys(("ragged.csv", "words.csv", "missing.csv"), "the label last"),
+        "class.npz": "not one of the classes",
+    }.items():
+        for option in ("--truth-file", "--candidates-file"):
+            assert match in refused("reconstruct", directory, option, tmp_path / name)
     assert "there is no artifact" in refused("reconstruct", directory, "--before", tmp_path / "nowhere")
     assert "with --data" in refused("reconstruct", directory, "--data", tmp_path / "missing.h5")
     assert contents(directory) == before
 
 
-# In processes of its own ---------------------------------------------------------------------------------------------
+# Several processes ---------------------------------------------------------------------------------------------------
 
 
-L2UL_COMMAND = [sys.executable, "-c", "from l2ul_fast.cli import main; main()"]
+def _unlearn(out, *args):
+    out.write_text(done("unlearn", *args))
 
 
-def test_two_processes_with_one_request_id_are_one_erasure(directory, few):
-    command = [*L2UL_COMMAND, "unlearn", directory, "--rows", few[0], "--request-id", "a", "--defer", "--json"]
-    both = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    found = [json.loads(process.communicate(timeout=300)[0]) for process in both]
+def test_two_processes_with_one_request_id_are_one_erasure(directory, few, tmp_path):
+    words = (directory, "--rows", few[0], "--request-id", "a", "--defer", "--json")
+    both = [start(_unlearn, tmp_path / name, *words) for name in "ab"]
+    for process in both:
+        process.join(300)
+    found = [json.loads((tmp_path / name).read_text()) for name in "ab"]
     assert sorted(facts["repeated"] for facts in found) == [False, True]
     assert facts_of("show", directory)["forgotten"] == 1
-
-
-def test_an_mlp_in_processes_of_its_own(fits, tmp_path):
-    """As a user would: one program after the other, one directory."""
-    out = shutil.copytree(fits("mlp")[0], tmp_path / "mlp")
-
-    def l2ul(*args):
-        return subprocess.run([*L2UL_COMMAND, *map(str, args)], capture_output=True, text=True, timeout=300)
-
-    row = training_rows(out, 1)[0]
-    run_ = l2ul("unlearn", out, "--rows", row, "--defer")
-    assert run_.returncode == 0, run_.stderr
-    assert "forgot 1 row(s)" in run_.stdout
-    assert "due: " in run_.stdout
-    run_ = l2ul("unlearn", out, "--rows", row)
-    assert (run_.returncode, run_.stdout) == (1, "")
-    assert run_.stderr == f"error: row {row} was forgotten before: nothing was forgotten\n"
-    run_ = l2ul("unlearn", out, "--finish")
-    assert run_.returncode == 0, run_.stderr
-    assert run_.stdout.startswith("finished what was due in ")
-    assert check_artifact(out).forgotten().tolist() == [row]
-    assert facts_of("show", out)["due"] is None

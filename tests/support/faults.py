@@ -17,15 +17,15 @@ slip past.
 import contextlib
 import errno
 import itertools
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -34,6 +34,8 @@ from hypothesis import strategies as st
 BY_PATH = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "truncate", "link", "symlink")
 BY_DESCRIPTOR = ("write", "pwrite", "writev", "fsync", "fdatasync", "ftruncate")
 CHANGES = ("open", *BY_PATH, *BY_DESCRIPTOR)
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["l2ul_fast.unlearner.l2ul", "l2ul_fast.cli.app"])
 _REAL = {name: getattr(os, name) for name in CHANGES} | {name: lambda fd: None for name in ("fsync", "fdatasync")}
 
 
@@ -247,23 +249,37 @@ def error_points(folder: Path, setup, action, check, error: int = errno.ENOSPC, 
             return stop_at - 1
 
 
-def kill_at(action: str, directory: Path, stop_at: int) -> bool:
-    """Run "module:function" of the tests on the directory in a new process, SIGKILL at a change; did it finish?"""
-    module = sys.modules[action.split(":")[0]]
-    folders = [str(Path(file).parent) for file in (__file__, module.__file__)]
-    code = f"import sys; sys.path[:0] = {folders!r}; import faults; faults._child(*sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, action, str(directory), str(stop_at)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
-    return done.returncode == 0
+def start(function, *args) -> Any:
+    """Run a function of the tests in a process of its own: a fork of one that has imported the library and no more."""
+    process = PROCESSES.Process(target=function, args=args)
+    process.start()
+    return process
 
 
-def _child(action: str, directory: str, stop_at: str) -> None:
-    module, name = action.split(":")
-    function = getattr(import_module(module), name)
-    with Faults(Path(directory), int(stop_at), kill=True):
-        function(Path(directory))
+def kill_at(action, directory: Path, stop_at: int) -> bool:
+    """Run `action(directory)` in a process of its own, SIGKILL at a change; did it finish?"""
+    process = start(_killed, action, directory, stop_at)
+    process.join(120)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode == 0
+
+
+def _killed(action, directory: Path, stop_at: int) -> None:
+    with Faults(directory, stop_at, kill=True):
+        action(directory)
+
+
+@contextlib.contextmanager
+def read_only(directory: Path) -> Any:
+    """Nobody may write there in the block, not even root."""
+    user = os.geteuid()
+    directory.chmod(0o555)
+    try:
+        os.seteuid(65534 if user == 0 else user)
+        yield
+    finally:
+        os.seteuid(user)
+        directory.chmod(0o755)
 
 
 def damage(path: Path, data) -> None:

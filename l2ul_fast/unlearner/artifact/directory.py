@@ -26,31 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.artifact.durable import (
-    LOCK,
-    create,
-    delete,
-    explain,
-    locked,
-    make_directory,
-    read_file,
-    replace,
-    rewrite_tail,
-    sync_directory,
-    write_file,
-)
-from l2ul_fast.unlearner.artifact.format import (
-    BLOCK,
-    FORMAT,
-    FORMAT_VERSION,
-    HEADER,
-    NEW_HEADER,
-    STATE,
-    FileRecord,
-    Header,
-    dump,
-    read_header,
-)
+from l2ul_fast.unlearner.artifact import durable, tensors
+from l2ul_fast.unlearner.artifact.durable import LOCK, delete, explain, locked, rewrite_tail, sync_directory, write_file
+from l2ul_fast.unlearner.artifact.format import BLOCK, HEADER, NEW_HEADER, STATE, FileRecord, Header, dump, read_header
 from l2ul_fast.unlearner.artifact.journal import (
     JOURNAL,
     Ids,
@@ -62,39 +40,7 @@ from l2ul_fast.unlearner.artifact.journal import (
     read_journal,
 )
 from l2ul_fast.unlearner.artifact.ledger import Entry, Ledger, chain, theta_digest
-from l2ul_fast.unlearner.artifact.tensors import (
-    CODES,
-    Arrays,
-    Erased,
-    Layout,
-    digests_without,
-    encode,
-    erase_on_disk,
-    is_erased,
-    layout_on_disk,
-    load_arrays,
-    new_blocks,
-)
-
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "Arrays",
-    "FileRecord",
-    "Header",
-    "NotTidied",
-    "Opened",
-    "append_artifact",
-    "check_artifact",
-    "load_artifact",
-    "locked",
-    "open_artifact",
-    "read_header",
-    "read_ledger",
-    "read_view",
-    "refuse_foreign",
-    "save_artifact",
-]
+from l2ul_fast.unlearner.artifact.tensors import Arrays, Erased
 
 LEDGER = "ledger.jsonl"
 _GROUP = re.compile(r"[a-z0-9_]{1,40}")
@@ -130,7 +76,7 @@ def read_view(directory: Path | str) -> View:
     header = read_header(directory)
     while True:
         try:
-            data = read_file(directory / JOURNAL)
+            data = durable.read_file(directory / JOURNAL)
         except FileNotFoundError:
             data = b""
         except OSError as error:
@@ -161,7 +107,7 @@ def open_artifact(directory: Path | str, *, memory_map: bool = False, verify: bo
             arrays: Arrays = {}
             for group, record in view.files.items():
                 erased = Erased(view.erased, view.digests.get(group, {})) if record.blocks else None
-                arrays |= load_arrays(directory / record.file, record, memory_map, verify, erased)
+                arrays |= tensors.load_arrays(directory / record.file, record, memory_map, verify, erased)
                 begun |= erased is not None and erased.found
             ledger = _ledger_of(directory, view)
             if verify:
@@ -193,7 +139,7 @@ def read_ledger(directory: Path | str) -> Ledger:
 
 def _ledger_of(directory: Path, view: View) -> Ledger:
     path, header = directory / LEDGER, view.header
-    data = read_file(path, header.ledger_bytes) if header.ledger_bytes else b""
+    data = durable.read_file(path, header.ledger_bytes) if header.ledger_bytes else b""
     if len(data) < header.ledger_bytes:
         raise DataError(f"{path} was cut off: {len(data)} of {header.ledger_bytes} bytes are left")
     lines, head = chain(view.entries, header.ledger_entries, header.ledger_head)
@@ -212,6 +158,34 @@ def check_artifact(directory: Path | str) -> Ledger:
 
 
 # Write ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a save is given: facts as JSON values, arrays by file (`parts`), what stays, new lines of the ledger."""
+
+    facts: dict[str, Any]
+    parts: dict[str, Arrays]
+    keep: Collection[str]
+    entries: list[Entry]
+    base: int | None
+    erasable: Collection[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        facts: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        groups: Mapping[str, Collection[str]] | None,
+        keep: Collection[str],
+        entries: Entry | list[Entry] | None,
+        base: int | None,
+        erasable: Collection[str] = (),
+    ) -> _Change:
+        """With everything checked that can be checked before the disk is touched."""
+        parts = _grouped(arrays, groups or {}, keep)
+        listed = entries if isinstance(entries, list) else [entries] if entries is not None else []
+        return cls(plain(facts), parts, keep, listed, base, erasable)
 
 
 def save_artifact(
@@ -234,12 +208,11 @@ def save_artifact(
     from; a directory that has moved on, or holds another fact `fit`, is refused. None overwrites.
     """
     directory = Path(directory)
-    parts = _grouped(arrays, groups or {}, keep)
-    own, entries = plain(facts), _listed(ledger_entry)
+    change = _Change.of(facts, arrays, groups, keep, ledger_entry, base, erasable)
     try:
-        make_directory(directory)
+        durable.make_directory(directory)
         with locked(directory, timeout):
-            return _save(directory, own, parts, keep, erasable, entries, base)
+            return _save(directory, change)
     except OSError as error:
         raise explain(directory, error) from error
 
@@ -262,11 +235,10 @@ def append_artifact(
     groups whose rows may be. known: what this function returned last, which saves reading the journal.
     """
     directory = Path(directory)
-    parts = _grouped(arrays, groups or {}, keep)
-    own, entries = plain(facts), _listed(ledger_entry)
+    change = _Change.of(facts, arrays, groups, keep, ledger_entry, base)
     try:
         with locked(directory, timeout):
-            return _append(directory, own, parts, keep, entries, base, known)
+            return _append(directory, change, known)
     except OSError as error:
         raise explain(directory, error) from error
 
@@ -280,18 +252,16 @@ def refuse_foreign(directory: Path | str) -> None:
         raise DataError(f"{directory} is not a directory: choose another one")
 
 
-def _listed(entries: Entry | list[Entry] | None) -> list[Entry]:
-    return entries if isinstance(entries, list) else [entries] if entries is not None else []
-
-
-def _grouped(arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], keep: Collection[str]) -> dict[str, Any]:
-    """Arrays by file, with everything checked that can be checked before the disk is touched."""
+def _grouped(
+    arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], keep: Collection[str]
+) -> dict[str, Arrays]:
+    """Arrays by file."""
     if isinstance(keep, str):
         raise TypeError("keep must be a list of group names")
     for name, array in arrays.items():
         if not _ARRAY.fullmatch(name):
             raise ValueError(f"{name!r} cannot be the name of an array")
-        if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("<") not in CODES:
+        if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("<") not in tensors.CODES:
             raise TypeError(f"array {name} cannot be saved: {getattr(array, 'dtype', type(array).__name__)}")
     named = [name for names in groups.values() for name in names]
     if len(set(named)) != len(named) or not set(named) <= set(arrays):
@@ -308,34 +278,24 @@ def _grouped(arrays: Mapping[str, Any], groups: Mapping[str, Collection[str]], k
     return {group: {name: arrays[name] for name in names} for group, names in parts.items()}
 
 
-def _save(
-    directory: Path,
-    facts: dict[str, Any],
-    parts: dict[str, Any],
-    keep: Collection[str],
-    erasable: Collection[str],
-    entries: list[Entry],
-    base: int | None,
-) -> int:
+def _save(directory: Path, change: _Change) -> int:
     view = _current(directory)
     old = view.header
-    _refuse_stale(directory, view, base, facts)
-    files = {group: _kept(directory, view, group) for group in keep}
-    _refuse_twice(parts, files)
+    files = _kept(directory, view, change)
     if _size(directory / LEDGER) < old.ledger_bytes:
         raise DataError(f"{directory / LEDGER} was cut off: restore it from a copy")
     _finish(directory, view)
     generation = view.generation + 1
-    lines, head = chain([*view.entries, *entries], old.ledger_entries, old.ledger_head)
+    lines, head = chain([*view.entries, *change.entries], old.ledger_entries, old.ledger_head)
     added = b"".join(lines)
     try:
-        files |= _write_groups(directory, generation, parts, erasable)
+        files |= _write_groups(directory, generation, change)
         if added:
             rewrite_tail(directory / LEDGER, old.ledger_bytes, added)
         counts = (old.ledger_bytes + len(added), old.ledger_entries + len(lines))
-        write_file(directory / NEW_HEADER, [dump(Header(generation, facts, files, *counts, head))], os.O_TRUNC)
+        write_file(directory / NEW_HEADER, [dump(Header(generation, change.facts, files, *counts, head))], os.O_TRUNC)
         sync_directory(directory)
-        replace(directory / NEW_HEADER, directory / HEADER)
+        durable.replace(directory / NEW_HEADER, directory / HEADER)
     except BaseException:
         with contextlib.suppress(DataError, OSError):
             _finish(directory, _current(directory))
@@ -346,34 +306,24 @@ def _save(
     return generation
 
 
-def _append(
-    directory: Path,
-    facts: dict[str, Any],
-    parts: dict[str, Any],
-    keep: Collection[str],
-    entries: list[Entry],
-    base: int,
-    known: View | None,
-) -> View:
+def _append(directory: Path, change: _Change, known: View | None) -> View:
     view = _still(directory, known)
     if view is None:
         view = _current(directory)
-        _refuse_stale(directory, view, base, facts)
+        _refuse_stale(directory, view, change)
         _finish(directory, view)  # what a killed process left undone
-    _refuse_stale(directory, view, base, facts)
-    kept = {group: _kept(directory, view, group) for group in keep}
-    _refuse_twice(parts, kept)
-    generation, ids = view.generation + 1, erased_rows(entries)
-    erased: dict[str, tuple[FileRecord, Layout]] = {}
+    kept = _kept(directory, view, change)
+    generation, ids = view.generation + 1, erased_rows(change.entries)
+    erased = {}
     if ids.size:
-        erased = {g: (r, layout_on_disk(directory / r.file, r)) for g, r in kept.items() if r.blocks}
-    digests = {g: digests_without(directory / r.file, r, layout, ids) for g, (r, layout) in erased.items()}
-    dropped = sorted(set(view.files) - set(kept) - set(parts))
+        erased = {g: (r, tensors.layout_on_disk(directory / r.file, r)) for g, r in kept.items() if r.blocks}
+    digests = {g: tensors.digests_without(directory / r.file, r, layout, ids) for g, (r, layout) in erased.items()}
+    dropped = sorted(set(view.files) - set(kept) - set(change.parts))
     try:
-        files = _write_groups(directory, generation, parts, ())
-        record = Record(generation, changed_facts(view.facts, facts), files, dropped, digests, entries)
+        files = _write_groups(directory, generation, change)
+        record = Record(generation, changed_facts(view.facts, change.facts), files, dropped, digests, change.entries)
         line = record.line(view.head)
-        create(directory / JOURNAL)
+        durable.create(directory / JOURNAL)
         sync_directory(directory)  # the new names; from here on the line alone decides
         rewrite_tail(directory / JOURNAL, view.end, line)
     except BaseException as error:
@@ -388,27 +338,25 @@ def _append(
     view.apply(record, line)
     with _tidying(directory, generation):
         for group, (own, layout) in erased.items():
-            erase_on_disk(directory / own.file, own, layout, ids, digests[group])
+            tensors.erase_on_disk(directory / own.file, own, layout, ids, digests[group])
         for name in superseded:
             delete(directory / name)
         sync_directory(directory)
     return view
 
 
-def _write_groups(
-    directory: Path, generation: int, parts: dict[str, Any], erasable: Collection[str]
-) -> dict[str, FileRecord]:
+def _write_groups(directory: Path, generation: int, change: _Change) -> dict[str, FileRecord]:
     """One new file for each group, synced."""
     files: dict[str, FileRecord] = {}
-    for group, part in parts.items():
+    for group, part in change.parts.items():
         name, names = f"state-{generation}-{group}.safetensors", tuple(sorted(part))
-        if group in erasable:
-            blocks = new_blocks()
-            size, _ = write_file(directory / name, encode(part), digest=blocks)
+        if group in change.erasable:
+            blocks = tensors.Blocks()
+            size, _ = write_file(directory / name, tensors.encode(part), digest=blocks)
             files[group] = FileRecord(name, size, "", names, BLOCK)
             write_file(directory / files[group].digests, [blocks.lines()])
         else:
-            size, digest = write_file(directory / name, encode(part))
+            size, digest = write_file(directory / name, tensors.encode(part))
             files[group] = FileRecord(name, size, digest, names)
     return files
 
@@ -426,16 +374,12 @@ def _tidying(directory: Path, generation: int) -> Any:
         ) from error
 
 
-def _refuse_stale(directory: Path, view: View, base: int | None, facts: dict[str, Any]) -> None:
+def _refuse_stale(directory: Path, view: View, change: _Change) -> None:
     """Another generation, or that of another fit which took the directory over."""
-    if base is not None and (view.generation != base or view.facts.get("fit") != facts.get("fit")):
+    if change.base not in (None, view.generation) or (
+        change.base is not None and view.facts.get("fit") != change.facts.get("fit")
+    ):
         raise DataError(f"{directory} was changed by someone else since it was loaded: load it again and repeat")
-
-
-def _refuse_twice(parts: dict[str, Any], kept: dict[str, FileRecord]) -> None:
-    given = {name for part in parts.values() for name in part}
-    if given & {name for record in kept.values() for name in record.arrays}:
-        raise ValueError("an array is given that is also in a kept group")
 
 
 def _current(directory: Path) -> View:
@@ -455,14 +399,19 @@ def _still(directory: Path, known: View | None) -> View | None:
     return known if known.end and _size(directory / JOURNAL) == known.end else None
 
 
-def _kept(directory: Path, view: View, group: str) -> FileRecord:
-    if group not in view.files:
-        raise ValueError(f"there is no group {group} to keep in {directory}")
-    record = view.files[group]
-    path = directory / record.file
-    if _size(path) != record.bytes:
-        raise DataError(f"{path} is missing or damaged: restore it from a copy or fit again")
-    return record
+def _kept(directory: Path, view: View, change: _Change) -> dict[str, FileRecord]:
+    """The files that stay, of the state that the change was derived from."""
+    _refuse_stale(directory, view, change)
+    for group in change.keep:
+        if group not in view.files:
+            raise ValueError(f"there is no group {group} to keep in {directory}")
+        path = directory / view.files[group].file
+        if _size(path) != view.files[group].bytes:
+            raise DataError(f"{path} is missing or damaged: restore it from a copy or fit again")
+    kept = {group: view.files[group] for group in change.keep}
+    if {n for part in change.parts.values() for n in part} & {n for record in kept.values() for n in record.arrays}:
+        raise ValueError("an array is given that is also in a kept group")
+    return kept
 
 
 def _leftovers(directory: Path, view: View) -> list[str]:
@@ -489,9 +438,9 @@ def _finish(directory: Path, view: View) -> None:
         erased = Erased(view.erased, view.digests.get(group, {}))
         path = directory / record.file
         if record.blocks and erased.ids.size:
-            layout = layout_on_disk(path, record)
-            if not is_erased(path, record, layout, erased):
-                erase_on_disk(path, record, layout, erased.ids, erased.digests)
+            layout = tensors.layout_on_disk(path, record)
+            if not tensors.is_erased(path, record, layout, erased):
+                tensors.erase_on_disk(path, record, layout, erased.ids, erased.digests)
     found = _leftovers(directory, view)
     if found:
         sync_directory(directory)  # a killed save may have replaced the header just now: no deletion may overtake that

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from l2ul_fast.errors import DataError
 
@@ -38,18 +38,8 @@ def _write(fd: int, data: Any) -> None:
         view = view[os.write(fd, view[:PIECE]) :]
 
 
-class Digest(Protocol):
-    """What hashlib's objects do."""
-
-    def update(self, data: Any, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
-
-
-def write_file(
-    path: Path, parts: Iterator[Any] | list[Any], flags: int = os.O_EXCL, digest: Digest | None = None
-) -> tuple[int, str]:
-    """A new file on disk, synced: its size and SHA-256 (or what `digest` makes of its bytes)."""
+def write_file(path: Path, parts: Iterable[Any], flags: int = os.O_EXCL, digest: Any = None) -> tuple[int, str]:
+    """A new file on disk, synced: its size and SHA-256 (or what a `digest` like those of hashlib makes of it)."""
     fd = open_file(path, os.O_WRONLY | os.O_CREAT | flags)
     digest = hashlib.sha256() if digest is None else digest
     try:

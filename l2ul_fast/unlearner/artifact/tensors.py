@@ -34,19 +34,10 @@ Ids = NDArray[np.int64]
 Digests = dict[int, str]
 Layout = list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
 
-_DTYPES = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "U16": "<u2",
-    "I16": "<i2",
-    "U32": "<u4",
-    "I32": "<i4",
-    "U64": "<u8",
-    "I64": "<i8",
-    "F16": "<f2",
-    "F32": "<f4",
-    "F64": "<f8",
+_DTYPES = {"BOOL": "?", "U8": "u1", "I8": "i1"} | {
+    f"{letter}{8 * size}": f"<{kind}{size}"
+    for letter, kind in (("U", "u"), ("I", "i"), ("F", "f"))
+    for size in (2, 4, 8)
 }
 #: Safetensors' name of each dtype that can be saved.
 CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -117,7 +108,7 @@ def load_arrays(path: Path, record: FileRecord, memory_map: bool, verify: bool, 
             arrays: Arrays = {name: np.ndarray(s, d, mapped, 8 + length + start) for name, d, s, start in layout}
         else:
             arrays = {name: np.empty(s, d) for name, d, s, _ in layout}
-        digest = _Blocks() if record.blocks else whole
+        digest = Blocks() if record.blocks else whole
         checked = verify or not memory_map
         if checked:
             digest.update(first)
@@ -180,8 +171,8 @@ def _zero(array: NDArray[Any], ids: Ids) -> bool:
 # Rows that are overwritten in place ----------------------------------------------------------------------------------
 
 
-class _Blocks:
-    """SHA-256 of every BLOCK bytes; used like an object of hashlib."""
+class Blocks:
+    """SHA-256 of every BLOCK bytes; used like an object of hashlib, for a file whose rows are overwritten in place."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -210,11 +201,6 @@ class _Blocks:
         """The file of digests."""
         self.hexdigest()
         return "".join(digest + "\n" for digest in self.done).encode()
-
-
-def new_blocks() -> _Blocks:
-    """To be given to `write_file` for a file whose rows will be overwritten in place."""
-    return _Blocks()
 
 
 def _digests_of(path: Path, record: FileRecord) -> list[str]:

@@ -412,17 +412,17 @@ def test_no_figure_computed_on_the_rows_is_among_the_facts(tmp_path, fitted, kin
     u.save(tmp_path, defer=kind == "no rows")
     facts = read_view(tmp_path).facts
     allowed = {u.params["lam"]} | ({*u.head.facts()["penalty"]} if kind == "double" else set())
-    assert _floats(facts) <= allowed
+    assert {x for x in _numbers(facts) if isinstance(x, float)} <= {0.0, *allowed}
     assert "gradient_norm" not in facts["report"]
 
 
-def _floats(value, key=""):
-    """All floats below a value, but for times."""
+def _numbers(value, key=""):
+    """All numbers below a value, but for times."""
     if isinstance(value, dict):
-        return {f for k, v in value.items() for f in _floats(v, f"{key}.{k}")}
+        return {f for k, v in value.items() for f in _numbers(v, f"{key}.{k}")}
     if isinstance(value, list):
-        return {f for item in value for f in _floats(item, key)}
-    return {value} - {0.0} if isinstance(value, float) and "seconds" not in key else set()
+        return {f for item in value for f in _numbers(item, key)}
+    return {value} if isinstance(value, int | float) and "seconds" not in key else set()
 
 
 # What is due ---------------------------------------------------------------------------------------------------------
@@ -468,38 +468,6 @@ def test_without_rows_what_is_due_stays_due_and_is_one_sentence(tmp_path, fitted
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory, fitted):
-    """With a journal."""
-    directory = tmp_path_factory.mktemp("sound") / "u"
-    u = fitted("weights")
-    u.unlearn([3])
-    u.save(directory)
-    u.unlearn([4])
-    u.save(directory, defer=True)
-    return directory
-
-
-def test_every_damaged_file_is_one_sentence(tmp_path, sound):
-    names = sorted(p.name for p in sound.iterdir() if p.stat().st_size)
-    assert len(names) == 7
-    for name in names:
-        for change in ("flip", "cut", "gone"):
-            directory = shutil.copytree(sound, tmp_path / f"{name}-{change}")
-            path = directory / name
-            content = bytearray(path.read_bytes())
-            if change == "gone":
-                path.unlink()
-            else:
-                content[len(content) // 2] ^= 1
-                path.write_bytes(content if change == "flip" else content[: len(content) // 2])
-            with pytest.raises(DataError) as caught:
-                L2UL.load(directory)
-            assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="there is no artifact"):
-        L2UL.load(tmp_path / "nowhere")
 
 
 def rewrite(directory, change):
@@ -551,14 +519,6 @@ def test_a_state_that_makes_no_sense_is_one_sentence(tmp_path, fitted, match, ch
     assert "\n" not in str(caught.value)
 
 
-def test_another_version_is_one_sentence(tmp_path, sound, monkeypatch):
-    directory = shutil.copytree(sound, tmp_path / "u")
-    monkeypatch.setattr("l2ul_fast.unlearner.artifact.format.READABLE", (3,))
-    monkeypatch.setattr("l2ul_fast.unlearner.artifact.format.FORMAT_VERSION", 3)
-    with pytest.raises(DataError, match="made by format version 2, this program reads 3"):
-        L2UL.load(directory)
-
-
 # No trace ------------------------------------------------------------------------------------------------------------
 
 
@@ -587,14 +547,6 @@ def test_nothing_of_a_forgotten_row_is_left(tmp_path, fitted, kind, defer):
     content = json.loads((tmp_path / "artifact.json").read_text())
     assert 523 not in _numbers(content)
     assert len([e for e in check_artifact(tmp_path).entries if e["action"] == "unlearn"]) == 2
-
-
-def _numbers(value):
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return [number for item in value for number in _numbers(item)]
-    return [value] if isinstance(value, int | float) else []
 
 
 # Crashes -------------------------------------------------------------------------------------------------------------
@@ -711,22 +663,20 @@ def test_a_full_disk_keeps_the_old_state_and_the_object_goes_on(tmp_path, states
     assert error_points(tmp_path, lambda d: shutil.copytree(states[0], d), action, check) > 10
 
 
+def _killed(start, directory, action, stop_at):
+    """Whether the action came to its end, in a process of its own."""
+    finished = kill_at(action, shutil.copytree(start, directory), stop_at)
+    check_artifact(directory)
+    assert L2UL.load(directory).n in ((1997,) if finished else (1997, 2000))
+    return finished
+
+
 def test_sigkill(tmp_path, states):
-    for action, stop_at in (("forget_then_finish", 9), ("forget_deferred", 14), ("forget_then_finish", 22)):
-        directory = shutil.copytree(states[0], tmp_path / f"{action}-{stop_at}")
-        assert not kill_at(f"test_saving:{action}", directory, stop_at)
-        assert L2UL.load(directory).n in (2000, 1997)
-        check_artifact(directory)
+    for action, stop_at in ((forget_then_finish, 9), (forget_deferred, 14), (forget_then_finish, 22)):
+        assert not _killed(states[0], tmp_path / f"{action.__name__}-{stop_at}", action, stop_at)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["forget", "forget_then_finish"])
+@pytest.mark.parametrize("action", [forget, forget_then_finish])
 def test_sigkill_everywhere(tmp_path, states, action):
-    for stop_at in range(1, 80):
-        directory = shutil.copytree(states[0], tmp_path / str(stop_at))
-        finished = kill_at(f"test_saving:{action}", directory, stop_at)
-        check_artifact(directory)
-        assert L2UL.load(directory).n in ((1997,) if finished else (1997, 2000))
-        if finished:
-            return
-    pytest.fail("never finished")
+    assert any(_killed(states[0], tmp_path / str(stop_at), action, stop_at) for stop_at in range(1, 80))
