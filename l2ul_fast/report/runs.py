@@ -50,6 +50,8 @@ def ready(records: list[Record]) -> list[Record]:
         r = upgrade(old)
         if not isinstance(r.get("r_asked"), int):
             r = {**r, "r_asked": r.get("r")}
+        if isinstance(r.get("settings"), str):  # --set: other numbers are other data, never one median with these
+            r = {**r, "source": f"{r.get('source')}, {_numbers(r['settings'])}"}
         if "kind" in old and "request" in old:  # "random 1000": what was asked for, in words
             r = {**r, "asked": old["request"]}
         out.append(r)
@@ -63,6 +65,14 @@ def ready(records: list[Record]) -> list[Record]:
         else {**r, "noise_floor": floor}
         for r in out
     ]
+
+
+def _numbers(settings: str) -> str:
+    """m = 77, psi = 4: what --set replaced."""
+    try:
+        return ", ".join(f"{name} = {value}" for name, value in json.loads(settings).items())
+    except (ValueError, AttributeError, RecursionError):
+        return settings
 
 
 def measured(records: list[Record]) -> list[Record]:

@@ -15,7 +15,6 @@ another row, and another place of the optimum in its cell.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -28,6 +27,7 @@ from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.inputs import tables, train_size
 from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import clocked, once
 from l2ul_fast.metrics import parameter_distance, rho
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.heads.base import Rows
@@ -89,11 +89,6 @@ def expansion_of(u: L2UL) -> Expansion:
 def sized(n: int) -> dict[tuple[str, int], Asked]:
     """(kind, rows) of every request on a table of n rows -> what it is; on small ones, two may be the same."""
     return {(asked.kind, asked.size(n)): asked for asked in reversed(REQUESTS)}
-
-
-def asked_of(record: Record) -> Asked | None:
-    """What a record of "unlearn-rho" answers."""
-    return sized(record["n"]).get((record["request"], record["r"]))
 
 
 def rho_jobs(context: Context, model: str) -> Iterator[Job]:
@@ -185,9 +180,7 @@ def timed(u: L2UL, ids: Ids, rtol: float | None = None) -> tuple[Record, Vector]
     """Take the rows out of u: (what a record says of the answer, theta')."""
     rows = plain(ids)
     with quiet():
-        begin = time.perf_counter()
-        result = u.unlearn(rows, rtol=rtol)
-        seconds = time.perf_counter() - begin
+        seconds, result = clocked(partial(u.unlearn, rows, rtol=rtol))
     facts = finite({"error": result.error, "tier": result.tier, "due": result.due is not None})
     return {"seconds": seconds, **facts}, np.array(result.theta)
 
@@ -225,9 +218,8 @@ class LogisticRequests:
         for scratch, order, rtol in ((self.third, 3, LR_RTOL), (self.second, 2, None)):
             said, found = timed(scratch.renew(), ids, rtol)
             answers[DEFAULT, order, rtol] = score(found) | said
-        begin = time.perf_counter()
-        cold = np.asarray(model.fit(rest, tol=0.0).theta)
-        answers[RETRAIN] = score(cold) | {"seconds": time.perf_counter() - begin}
+        seconds, cold = clocked(partial(model.fit, rest, tol=0.0))
+        answers[RETRAIN] = score(np.asarray(cold.theta)) | {"seconds": seconds}
         return answers
 
     def _beside(self, after: L2UL, found: Vector, rest: ArrayTable, target: Vector) -> Record:
@@ -241,9 +233,7 @@ class LogisticRequests:
             "refreshed_rho": None,
         }
         if after.due is not None:
-            begin = time.perf_counter()
-            after.refresh()
-            facts["refresh_seconds"] = time.perf_counter() - begin
+            facts["refresh_seconds"] = once(after.refresh)
             facts["refreshed_rho"] = rho(after.theta, target, self.theta).value
         return facts
 
@@ -269,9 +259,7 @@ class MlpRequests:
         target = _optimum(model, rest, theta)
         sealed = self.scratch.renew()
         said, found = timed(sealed, ids)
-        begin = time.perf_counter()
-        sealed.refresh()
-        said["refresh_seconds"] = time.perf_counter() - begin
+        said["refresh_seconds"] = once(sealed.refresh)
         anew = _optimum(sealed.model, rest, sealed.theta)
         said["refreshed_rho"] = rho(sealed.theta, anew, theta).value
         said["anchor_moved"] = bool(np.any(sealed.model.anchor != model.anchor))
@@ -283,9 +271,8 @@ class MlpRequests:
         }
         said, found = timed(self.scratch.renew(), ids, MLP_RTOL)
         answers[DEFAULT, None, MLP_RTOL] = score(found) | said
-        begin = time.perf_counter()
-        cold = _optimum(model, rest, None)
-        answers[RETRAIN] = score(cold) | {"seconds": time.perf_counter() - begin}
+        seconds, cold = clocked(partial(_optimum, model, rest, None))
+        answers[RETRAIN] = score(cold) | {"seconds": seconds}
         return answers
 
 
