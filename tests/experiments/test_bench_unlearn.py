@@ -8,6 +8,7 @@ from experiment_runs import measured, of
 
 from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import scoring
 from l2ul_fast.experiments.quality import heads, identity
 from l2ul_fast.experiments.quality.unlearn import PROFILES
 from l2ul_fast.experiments.speed import requests
@@ -127,14 +128,14 @@ def test_newton_is_newton():
     gradient = u.model.gradient(u.theta, table.X[rest], table.y[rest])
     before = u.model.gradient(u.theta, table.X, table.y)
     step = np.linalg.solve(u.model.hessian(u.theta, table.X[rest], table.y[rest]), gradient - before * 1200 / 1197)
-    np.testing.assert_allclose(heads.newton(u, table, ids), u.theta - step, rtol=1e-9)
+    np.testing.assert_allclose(scoring.newton(u, table, ids), u.theta - step, rtol=1e-9)
 
 
 def test_answer_leaves_the_unlearner_as_it_was():
     table = rows_of()
     u = L2UL("lr").fit(table.X, table.y)
     before = u.theta.tobytes()
-    other = heads.answer(u, np.array([2, 3]))
+    other = scoring.answer(u, np.array([2, 3]))
     assert (u.theta.tobytes(), u.n) == (before, 1200)
     np.testing.assert_array_equal(other, u.unlearn([2, 3]).theta)
 
@@ -180,7 +181,7 @@ def test_the_experts_step_is_newtons_with_the_inverse_downdated():
     u = L2UL("lr", order=2, anchor="optimum").fit(table.X, table.y)
     call = requests.newton_expert(u, table.X, table.y, iter([5, 9]))
     theta = np.array(call())
-    expected = heads.newton(u, table, np.array([5]))
+    expected = scoring.newton(u, table, np.array([5]))
     start = np.asarray(u.model.fit((table.X, table.y), start=u.theta).theta)
     np.testing.assert_allclose(theta - start, expected - u.theta, rtol=2e-3)  # one row's penalty is in the inverse
     rest = table.without(np.array([5])).ids()

@@ -23,7 +23,7 @@ from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.baselines.l2ul import DEFAULT, HEADS, Scratch, request
 from l2ul_fast.experiments import inputs
 from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
-from l2ul_fast.experiments.scoring import fitted, nearest_retrain, newton_answer, score, unanchored
+from l2ul_fast.experiments.scoring import fitted, nearest_retrain, score, stable_newton, unanchored
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import INK, drawing_style, legend, style_of, subplots
@@ -126,7 +126,7 @@ def measure(context: Context, dataset: str, model: str, cells: tuple[Cell, ...])
             answered = target
         else:
             newton = method == "newton"
-            answered = newton_answer(u, train, ids) if newton else np.asarray(request(scratch.renew(), ids).theta)
+            answered = stable_newton(u, train, ids) if newton else np.asarray(request(scratch.renew(), ids).theta)
         stay = train.without(ids).ids()
         found = compare(u.model, answered, target, radius, (test.X, test.y), (train.X[stay], train.y[stay]))
         if method in made and "network" in u.report_:

@@ -23,7 +23,7 @@ from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.baselines.l2ul import DEFAULT, HEADS
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
-from l2ul_fast.experiments.scoring import Numbers, answer, nearest_retrain, newton_answer, unanchored
+from l2ul_fast.experiments.scoring import Numbers, answer, nearest_retrain, stable_newton, unanchored
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.metrics import accuracy_on, rho
 from l2ul_fast.metrics.poison import poison_labels, recovery
@@ -174,7 +174,7 @@ def _answer(method: str, base: _Base, u: L2UL, ids: Ids, name: str) -> Vector:
     if method == "retrain":
         return base.targets[name]
     if method == "newton":
-        return newton_answer(u, base.table, ids)
+        return stable_newton(u, base.table, ids)
     return answer(u, ids)
 
 

@@ -26,6 +26,7 @@ from l2ul_fast.baselines.l2ul import DEFAULT, Scratch, plain, quiet
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.inputs import tables, train_size
 from l2ul_fast.experiments.registry import Cell, Context, Job
+from l2ul_fast.experiments.scoring import newton
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import clocked, once
 from l2ul_fast.metrics import parameter_distance, rho
@@ -141,22 +142,6 @@ def draw_request(table: ArrayTable, asked: Asked, draw: int, seed: int) -> Ids:
         if left[held > 0].all():
             return np.sort(ids)
     raise UserError(f"every draw of {asked.name} takes out a whole class: use more rows")
-
-
-def answer(u: L2UL, ids: Ids, rtol: float | None = None) -> Vector:
-    """theta without the rows; u stays as it is."""
-    with quiet():
-        return u.copy().unlearn(ids, rtol=rtol).theta
-
-
-def newton(u: L2UL, table: ArrayTable, ids: Ids, theta: Vector | None = None) -> Vector:
-    """One Newton step with the Hessian of the rows that stay, from theta (u's own if None); one pass over the data."""
-    start = u.theta if theta is None else theta
-    rest = table.without(ids).ids()
-    X, y = table.take(ids)
-    total = len(ids) * (u.model.data_gradient(start, X, y) + u.model.penalty_gradient(start))
-    hessian = u.model.hessian(start, table.X[rest], table.y[rest])
-    return np.asarray(start + np.linalg.solve(hessian, total) / len(rest))
 
 
 def sums_without(head: Expansion, rest: Any) -> Expansion:
