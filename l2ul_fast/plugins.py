@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,8 @@ def load_module(path: Path | str) -> ModuleType:
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling between processes look it up there
     try:
-        spec.loader.exec_module(module)
+        with redirect_stdout(sys.stderr):  # stdout is for the output of commands
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error

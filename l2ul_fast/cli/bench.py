@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -116,7 +117,8 @@ def _command(name: str) -> Callable[..., None]:
         chosen = tuple(dict.fromkeys(e for w in named for e in (of_all if w == "all" else (w,))))
         plugins = {"experiments": own, "methods": tuple(method or ()), "data": tuple(data or ())}
         files = {kind: tuple(str(file.resolve()) for file in some) for kind, some in plugins.items() if some}
-        extra = runner.use_plugins(files)
+        with redirect_stdout(sys.stderr):  # what files of the user print is no part of the output
+            extra = runner.use_plugins(files)
         numbers = parse_settings(set_) | ({} if runs is None else {"runs": runs})
         settable = {number for e in chosen for some in known[e].profiles.values() for number in some}
         for number in numbers:
@@ -153,12 +155,14 @@ def _run(
     """Measure what is missing, in this process or in others; then the tables and the page."""
     from l2ul_fast.experiments import runner
 
-    plan = runner.plan_of(options, threads, jobs, folder)
-    if dry_run:
-        stdout().print(_listing(plan, folder, overwrite))
-        return
+    with redirect_stdout(sys.stderr):
+        plan = runner.plan_of(options, threads, jobs, folder)
     if not any(part.tasks for part in plan):
-        raise UserError("there is nothing to measure: no job fits --select, --datasets and the experiments")
+        stderr.print("error: there is nothing to measure: no job fits --select, --datasets and the experiments")
+        raise typer.Exit(2)
+    if dry_run:
+        stdout().print(_listing(plan, folder, overwrite, options.profile == "quick" and not options.numbers))
+        return
     if overwrite and folder.exists():
         shutil.rmtree(folder)
     begin, run = time.time(), runner.open_run(options, folder)
@@ -166,7 +170,7 @@ def _run(
     summary = runner.Summary(known=sum(len(task.job.cells) for part in plan for task in part.tasks))
     if missing:
         try:
-            with progress_bar() as progress:
+            with progress_bar() as progress, redirect_stdout(sys.stderr):
                 summary = runner.measure_all(plan, run, jobs, progress)
         except KeyboardInterrupt:
             program = sys.argv[0] if Path(sys.argv[0]).name == "l2ul" else "l2ul"
@@ -191,34 +195,47 @@ def _show(run: Any, as_json: bool, new: bool) -> None:
         for record in run.records:
             print(json.dumps(record))
     else:
-        console().print(closing(run.records, registry.exhibits(), registry.styles_of()))
+        with redirect_stdout(sys.stderr):
+            shown = closing(run.records, registry.exhibits(), registry.styles_of())
+        console().print(shown)
     page = run.folder / "report" / "index.html"
     if new or not page.exists():
-        with stderr.status("drawing the report"):
+        with stderr.status("drawing the report"), redirect_stdout(sys.stderr):
             page, _ = write_report(run.folder, None, registry.exhibits(), registry.styles_of())
     stderr.print(f"report: {page}")
 
 
-def _listing(plan: list[Any], folder: Path, overwrite: bool) -> Any:
-    """A table of the jobs, with their cells that are missing and what they are expected to take."""
+def _listing(plan: list[Any], folder: Path, overwrite: bool, usual: bool) -> Any:
+    """A table of the jobs, with their cells that are missing and what they are expected to take.
+
+    A job that has begun is expected to go on as it did; of others the time is known for the `usual` numbers only.
+    """
     from rich.table import Table
 
     from l2ul_fast.measure.records import Run
 
     run = Run(folder) if folder.exists() and not overwrite else None
     table = Table("experiment", "job", "threads", "cells", "missing", "expected", title=f"{folder}")
-    cells = missing = seconds = 0.0
+    cells = missing = 0
+    seconds: list[float | None] = []
     for part in plan:
         for task in part.tasks:
-            todo = len(task.todo(run)) if run else len(task.job.cells)
-            share = task.job.seconds * todo / max(len(task.job.cells), 1)
-            row = task.experiment.name, task.job.name, part.threads, len(task.job.cells), todo, f"{share:,.0f} s"
+            count, todo = len(task.job.cells), len(task.todo(run)) if run else len(task.job.cells)
+            spent = max((r.get("at") or 0.0 for r in run.records if task.wrote(r)), default=0.0) if run else 0.0
+            each = spent / (count - todo) if count > todo else task.job.seconds / max(count, 1) if usual else None
+            seconds.append(0.0 if not todo else None if each is None else each * todo)
+            row = task.experiment.name, task.job.name, part.threads, count, todo, _seconds_text(seconds[-1])
             table.add_row(*map(str, row))
-            cells, missing, seconds = cells + len(task.job.cells), missing + todo, seconds + share
+            cells, missing = cells + count, missing + todo
     table.add_section()
-    table.add_row("all", "", "", f"{cells:.0f}", f"{missing:.0f}", f"{seconds:,.0f} s")
-    table.caption = "Expected times are those of the profile quick on two cores."
+    whole = None if None in seconds else sum(s for s in seconds if s is not None)
+    table.add_row("all", "", "", str(cells), str(missing), _seconds_text(whole))
+    table.caption = "Expected: as the job went so far, else as with the profile quick on two cores; ?: not known."
     return table
+
+
+def _seconds_text(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds:,.0f} s"
 
 
 def reproduce(

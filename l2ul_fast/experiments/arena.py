@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +26,7 @@ from l2ul_fast.baselines.l2ul import DEFAULT
 from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import inputs
-from l2ul_fast.experiments.registry import Cell, Context, Job
+from l2ul_fast.experiments.registry import Cell, Context, Job, by_profile, say
 from l2ul_fast.experiments.timed import CachedFit, TimedMethod, erased_seconds, timed
 from l2ul_fast.measure.records import Record
 from l2ul_fast.measure.timing import PAUSE
@@ -42,27 +43,27 @@ LAM = 1e-3
 WIDE = 40
 #: What a method says of its own answer and a record repeats.
 FACTS = ("error", "tier", "due", "anchor_moved", "retrained")
+#: (method, model) that this process has prepared once on so many rows: compiling is no part of `prepare_seconds`.
+_compiled: set[tuple[str, str]] = set()
+FEW = 300
 #: Test rows that are predicted at most: a ten-thousandth can still be seen.
 TEST_ROWS = 200_000
 #: rows: of a dataset in all; m: training pairs of L2UL; cold: repeats in which the MLP is retrained from its anchor;
 #: mlp_rows, wide_rows: training rows of the MLP at most (wide: above 40 features); wide_skips: methods left out
 #: there (the heads that learn from pairs need 2.5 per parameter: a minute); complete: no subsets of originals.
 #: quick: a few minutes. paper: the paper's n, m and 10 requests. full: more requests. tiny: to see that it works.
-PROFILES: dict[str, dict[str, Any]] = {
-    "tiny": {"rows": 1_000, "runs": 2, "m": 60, "cold": 1, "mlp_rows": 400, "wide_rows": 400, "complete": False},
-    "quick": {
-        "rows": 12_000,
-        "runs": 10,
-        "m": 200,
-        "cold": 2,
-        "mlp_rows": None,
-        "wide_rows": 2_500,
-        "wide_skips": ("l2ul-learned", "l2ul-kme"),
-        "complete": False,
-    },
-    "paper": {"rows": None, "runs": 10, "m": 1000, "cold": 1, "mlp_rows": None, "wide_rows": 60_000, "complete": True},
-    "full": {"rows": None, "runs": 30, "m": 1000, "cold": 10, "mlp_rows": None, "wide_rows": None, "complete": True},
-}
+PROFILES = by_profile(
+    {
+        "rows": (1_000, 12_000, None),
+        "runs": (2, 10, 10, 30),
+        "m": (60, 200, 1000),
+        "cold": (1, 2, 1, 10),
+        "mlp_rows": (400, None),
+        "wide_rows": (400, 2_500, 60_000, None),
+        "wide_skips": ((), ("l2ul-learned", "l2ul-kme"), ()),
+        "complete": (False, False, True),
+    }
+)
 
 
 class Broken(UserError):
@@ -104,9 +105,16 @@ class Arena:
         if name not in self._ready:
             own = name not in METHODS and name not in HEAD_NAMES
             table = copied(self.train) if own else self.train  # what a plug-in does to its rows is its own affair
+            model = self.kind if name in HEAD_NAMES else self.trained
             try:
+                if not own and (name, self.kind) not in _compiled:
+                    say(f"{name}: loading or compiling its kernels")
+                    with suppress(Exception):  # on a few rows, which not every method can work with
+                        timed(name, self.m).prepare(inputs.some_rows(table, FEW), model, self.seed)
+                    _compiled.add((name, self.kind))
+                say(f"{name}: preparing")
                 made = timed(name, self.m)
-                made.prepare(table, self.kind if name in HEAD_NAMES else self.trained, self.seed)
+                made.prepare(table, model, self.seed)
                 for r in (3, 1):  # loads its kernels
                     made.answer(self.request("random", r, -1, 0))
             except UserError as error:
@@ -144,15 +152,13 @@ def comparison(
     """The job of one dataset and model: every method (or those of `methods`) at every request."""
     numbers = context.numbers
     wide = model == "mlp" and get_info(dataset).d > WIDE
-    skipped = numbers.get("wide_skips", ()) if wide else ()
+    skipped = numbers["wide_skips"] if wide else ()
     names = [name for name in (methods or context.methods) if name in context.methods and name not in skipped]
     n = inputs.train_size(context, dataset, numbers["rows"])
     most = numbers["wide_rows"] if wide else numbers["mlp_rows"]
     n = n if model == "lr" or most is None else min(n, most)
     cold = None if model == "lr" else numbers["cold"]
     cells = cells_of(dataset, model, n, requests, names, numbers["runs"], context.seed, cold)
-    own = inputs.own_source(dataset)
-    cells = cells if own is None else tuple({**cell, "source": own} for cell in cells)
 
     def run(some: tuple[Cell, ...]) -> Iterator[Record]:
         yield from compare(arena_of(context, dataset, model), requests, some, extra)
@@ -202,7 +208,7 @@ def compare(arena: Arena, requests: Requests, cells: tuple[Cell, ...], extra: Ex
 def arena_of(context: Context, dataset: str, model: str) -> Arena:
     """The dataset with its methods; the last one is kept for the job of the same group that comes next."""
     numbers = context.numbers
-    sizes = numbers["rows"], numbers["mlp_rows"], numbers["wide_rows"], numbers["m"], bool(numbers.get("complete"))
+    sizes = numbers["rows"], numbers["mlp_rows"], numbers["wide_rows"], numbers["m"], numbers["complete"]
     return _arena(dataset, model, sizes, context.seed, context.raw_dir, context.data_dir)
 
 

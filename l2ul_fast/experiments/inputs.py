@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from l2ul_fast.datasets.file.layout import dataset_path
-from l2ul_fast.datasets.registry import get_info
+from l2ul_fast.datasets.registry import REGISTRY, get_info
 from l2ul_fast.datasets.split import count_train
 from l2ul_fast.errors import DataError
-from l2ul_fast.experiments.registry import Context
+from l2ul_fast.experiments.registry import Context, say
 from l2ul_fast.tables import ArrayTable, FileTable, in_memory
 
 #: Share of the rows asked for that are for training, and the fewest there may be.
@@ -33,6 +33,7 @@ def load(
     name: str, rows: int | None, raw_dir: Path | None, folder: Path, complete: bool = False
 ) -> tuple[str, ArrayTable, ArrayTable]:
     """(label, training rows, test rows); the last two datasets are kept in memory."""
+    say(f"loading {name}")
     path = dataset_file(name, rows, raw_dir, folder, complete)
     train = FileTable(path, "train")
     label, both = own_source(name) or train.label, []
@@ -44,8 +45,8 @@ def load(
 
 
 def own_source(name: str) -> str | None:
-    """own:<sha256> of a user's own dataset; None of the others."""
-    path = get_info(name).path
+    """own:<sha256> of a user's own dataset; None of the others, and of names that are no dataset's."""
+    path = REGISTRY[name].path if name in REGISTRY else None
     if path is None:
         return None
     table = FileTable(path, "all")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -131,6 +132,33 @@ def _like(name: str, value: Any, usual: Any) -> Any:
     if isinstance(value, kinds) or value is None:
         return value
     raise UserError(f"--set {name}={value}: it does not fit, the profile has {usual!r}")
+
+
+_told: list[Callable[[str], None]] = []
+
+
+def say(what: str) -> None:
+    """Tell who watches the run what is done now, where that takes seconds: loading, fitting, compiling."""
+    for tell in _told:
+        tell(what)
+
+
+@contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """Within this, `tell` is called with what `say` is given."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
+
+
+def by_profile(numbers: Mapping[str, tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
+    """{number: its values in the order of PROFILES; the last one stands for all that follow} -> {profile: numbers}."""
+    return {
+        profile: {name: values[min(place, len(values) - 1)] for name, values in numbers.items()}
+        for place, profile in enumerate(PROFILES)
+    }
 
 
 EXPERIMENTS: dict[str, Experiment] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import runner
-from l2ul_fast.measure.records import IDENTITY, REPEAT, Record, Run, read_records, upgrade
+from l2ul_fast.measure.records import IDENTITY, REPEAT, Record, read_records, upgrade
 from l2ul_kernels import threads as budget
 
 
@@ -53,25 +53,36 @@ def reproduce_cell(folder: Path, cell: str, out: Path | None = None) -> tuple[li
         If there is no such cell, or the run does not say how it was made.
     """
     wanted = find([upgrade(record) for record in read_records(folder)], cell)
-    options = runner.Options.read(folder / "options.json")
+    commands = runner.Options.read_all(folder / "options.json")
     names = tuple(dict.fromkeys(record["experiment"] for record in wanted))
-    again: list[Record] = []
-    for threads in dict.fromkeys(int(record["threads"]) for record in wanted if "threads" in record):
-        mine = [record for record in wanted if record.get("threads") == threads]
-        with budget(threads):
-            for task in runner.tasks_of(replace(options, experiments=names), threads, folder):
-                cells = tuple(c for c in task.job.cells if any(_same(task.key(c), record) for record in mine))
-                if cells:
-                    again += [
-                        runner.complete(record, task, cells, time.time())[1] for record in task.job.measure(cells)
-                    ]
-    if not again:
+    pairs: dict[int, Record] = {}  # place in `wanted` -> its new record
+    counts = dict.fromkeys(int(record["threads"]) for record in wanted if "threads" in record)
+    # the last command whose cells they are; first those that asked for the experiment
+    for options in sorted(commands, key=lambda options: not set(names) <= set(options.experiments)):
+        for threads in counts:
+            missing = {i: r for i, r in enumerate(wanted) if i not in pairs and r.get("threads") == threads}
+            if missing:
+                with budget(threads):
+                    pairs |= _measured(replace(options, experiments=names), threads, folder, missing)
+    if not pairs:
         raise UserError(f"the experiment of {cell!r} has changed: nothing was measured")
     if out is not None:
-        kept = Run(out)
-        for record in again:
+        kept = runner.open_run(commands[0], out)
+        for record in pairs.values():
             kept.append(record)
-    return wanted, again
+    return [wanted[i] for i in sorted(pairs)], [pairs[i] for i in sorted(pairs)]
+
+
+def _measured(options: runner.Options, threads: int, folder: Path, missing: dict[int, Record]) -> dict[int, Record]:
+    """New records in place of those that are cells of these options."""
+    pairs: dict[int, Record] = {}
+    for task in runner.tasks_of(options, threads, folder):
+        found = [(i, cell) for cell in task.job.cells for i, old in missing.items() if _same(task.key(cell), old)]
+        cells = tuple(cell for _, cell in found)
+        for record in task.job.measure(cells) if cells else ():
+            done, whole = runner.complete(record, task, cells, time.time())
+            pairs |= {i: whole for i, cell in found if cell == done}
+    return pairs
 
 
 def _same(key: Record, record: Record) -> bool:

@@ -28,7 +28,10 @@ EXTRAS = {"dask": "distributed", "bench": "sklearn", "learn": "torch", "data": "
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is asked to measure: kept in options.json of its folder, and read by its processes."""
+    """What a run is asked to measure: kept in options.json of its folder, and read by its processes.
+
+    The file holds those of the last command, and under "before" those of every other command of this run.
+    """
 
     experiments: tuple[str, ...]
     profile: str = "quick"
@@ -51,18 +54,35 @@ class Options:
         UserError
             If it cannot be read.
         """
+        return cls.read_all(path)[0]
+
+    @classmethod
+    def read_all(cls, path: Path | str) -> list[Options]:
+        """Those of every command of the run, the last one first.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read.
+        """
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
-            known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
-            for name in ("experiments", "datasets", "methods", "select"):
-                known[name] = tuple(known.get(name) or ())
-            return cls(**known)
-        except (OSError, ValueError, TypeError) as error:
+            return [cls._of(one) for one in (found, *found.get("before", ()))]
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"cannot read the options of the run at {path}: {error}") from None
 
+    @classmethod
+    def _of(cls, found: Mapping[str, Any]) -> Options:
+        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        for name in ("experiments", "datasets", "methods", "select"):
+            known[name] = tuple(known.get(name) or ())
+        return cls(**known)
+
     def write(self, path: Path) -> None:
-        """Keep them as JSON."""
-        write_atomic(path, json.dumps(asdict(self), indent=2) + "\n")
+        """Keep them as JSON, before those that the file holds already."""
+        mine = json.loads(json.dumps(asdict(self)))
+        held = [json.loads(json.dumps(asdict(one))) for one in (self.read_all(path) if path.exists() else ())]
+        write_atomic(path, json.dumps(mine | {"before": [one for one in held if one != mine]}, indent=2) + "\n")
 
 
 def experiments_of(options: Options) -> list[Experiment]:
@@ -139,6 +159,12 @@ class Task:
         """The record of a cell that could not be measured."""
         return {"schema": SCHEMA, **self.key(cell), "job": self.job.name, "status": reason, "failed": True}
 
+    def wrote(self, record: Record) -> bool:
+        """Whether the record is one of this job."""
+        here = {"experiment": self.experiment.name, **(self.job.cells[0] if self.job.cells else {})}["experiment"]
+        same = all(record.get(name) == value for name, value in self.common.items() if name != "experiment")
+        return same and record.get("experiment") == here and record.get("job") == self.job.name
+
     def todo(self, run: Run, retry_failed: bool = False) -> tuple[Cell, ...]:
         """Cells that the run does not hold."""
         if retry_failed:
@@ -148,18 +174,31 @@ class Task:
 
 def tasks_of(options: Options, threads: int, folder: Path | None = None) -> list[Task]:
     """All jobs in the order in which they run; those of one group follow each other."""
-    found = []
-    for experiment in experiments_of(options):
+    found, experiments = [], experiments_of(options)
+    own = _own_sources()
+    for experiment in experiments:
         context = context_of(experiment, options, threads, folder)
+        common = {"experiment": experiment.name, "profile": options.profile, "threads": threads}
+        common["settings"] = settings_of(experiment, options)
         for job in experiment.jobs(context):
-            common = {"experiment": experiment.name, "profile": options.profile, "threads": threads}
-            common["settings"] = settings_of(experiment, options)
-            found.append(Task(experiment, job, common))
+            told = options.seed and all(cell.get("seed") == options.seed for cell in job.cells)
+            seed = {"base_seed": None if told or options.seed == 1 else options.seed}
+            cells = tuple({**own.get(cell.get("dataset"), {}), **cell} for cell in job.cells)
+            found.append(Task(experiment, replace(job, cells=cells), common | seed))
     if options.select:
         found = [task for task in found if any(word in task.name for word in options.select)]
     first = {task.job.group: i for i, task in reversed(list(enumerate(found))) if task.job.group}
     place = {id(task): (first.get(task.job.group, i), i) for i, task in enumerate(found)}
     return sorted(found, key=lambda task: place[id(task)])
+
+
+def _own_sources() -> dict[Any, Record]:
+    """{the user's own dataset: its source, by which its cells are told from those of other rows of that name}."""
+    from l2ul_fast.datasets.registry import dataset_names
+    from l2ul_fast.experiments.inputs import own_source
+
+    found = {name: own_source(name) for name in dataset_names()}
+    return {name: {"source": source} for name, source in found.items() if source is not None}
 
 
 def settings_of(experiment: Experiment, options: Options) -> str | None:
@@ -180,7 +219,7 @@ def complete(
     UserError
         For a record of none of the cells.
     """
-    whole: Record = {"schema": SCHEMA, **task.common, "job": task.job.name, "status": "ok", **record}
+    whole: Record = {**task.common, "status": "ok", **record, "schema": SCHEMA, "job": task.job.name}
     if whole.get("answer_seconds") is not None:
         whole["unlearn_seconds"] = whole["answer_seconds"]
     whole |= {"at": round(time.time() - began, 3), "steal": steal}
@@ -208,20 +247,23 @@ class Summary:
 
 def run_tasks(run: Run, tasks: list[Task], progress: Progress, retry_failed: bool = False) -> Summary:
     """Measure what is missing. A job that raises records its cells as failed, with the reason; the others go on."""
-    summary = Summary()
-    total, behind = sum(task.job.seconds for task in tasks), 0.0
+    summary, behind = Summary(), 0.0
+    total = sum(task.job.seconds for task in tasks)
     for task in tasks:
-        progress(task.name, int(1000 * behind), int(1000 * total))
         cells = task.todo(run, retry_failed)
+        left, show = list(cells), _bar(progress, task, behind, total)
+        show()
         summary.known += len(task.job.cells) - len(cells)
-        began, meter, left = time.time(), StealMeter(), list(cells)
+        began, meter = time.time(), StealMeter()
         try:
-            for record in task.job.measure(cells) if cells else ():
-                cell, whole = complete(record, task, tuple(left), began, meter.share())
-                left.remove(cell)
-                run.append(whole)
-                summary.failed += bool(whole.get("failed"))
-                summary.new += not whole.get("failed")
+            with registry.telling(show):
+                for record in task.job.measure(cells) if cells else ():
+                    cell, whole = complete(record, task, tuple(left), began, meter.share())
+                    left.remove(cell)
+                    run.append(whole)
+                    summary.failed += bool(whole.get("failed"))
+                    summary.new += not whole.get("failed")
+                    show(share=1 - len(left) / len(cells))
             text = "the job yielded no record of this cell"
         except (Exception, SystemExit) as error:  # of a plug-in as well
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -231,6 +273,18 @@ def run_tasks(run: Run, tasks: list[Task], progress: Progress, retry_failed: boo
         behind += task.job.seconds
     progress("done", int(1000 * total), int(1000 * total))
     return summary
+
+
+def _bar(progress: Progress, task: Task, behind: float, total: float) -> Callable[..., None]:
+    """A function that shows what the task is doing and, from then on, the share of its cells that is done."""
+    done = behind
+
+    def show(what: str = "", share: float | None = None) -> None:
+        nonlocal done
+        done = done if share is None else behind + share * task.job.seconds
+        progress(f"{task.name}: {what}" if what else task.name, int(1000 * done), int(1000 * total))
+
+    return show
 
 
 def check_gate(run: Run, threads: int) -> None:
@@ -319,11 +373,12 @@ def measure(tasks: list[Task], run: Run, threads: int, progress: Progress, retry
     """What is missing of the tasks, in this process, on `threads` threads."""
     if not any(task.todo(run, retry_failed) for task in tasks):
         return Summary(known=sum(len(task.job.cells) for task in tasks))
+    progress("loading torch", 0, 1)
     import torch  # noqa: F401 - before the budget, which sets the threads of what is imported
 
     from l2ul_kernels import threads as budget
 
-    progress("correctness check", 0, 1)
+    progress("correctness check (the first run compiles kernels)", 0, 1)
     with budget(threads):
         check_gate(run, threads)
         return run_tasks(run, tasks, progress, retry_failed)
@@ -348,11 +403,13 @@ def spawn(part: Part, run: Run, jobs: int, progress: Progress) -> None:
     for i in range(jobs):
         own = ",".join(map(str, cores[i * k : (i + 1) * k]))
         order = [sys.executable, "-m", "l2ul_fast.experiments.runner", str(run.folder), str(k), f"{i}/{jobs}", own]
-        running.append(subprocess.Popen([*order, wanted], env=environment))
+        running.append(subprocess.Popen([*order, wanted], env=environment, stdout=2))  # a plug-in may print
     before, total = len(run.refresh()), sum(len(task.todo(run)) for task in part.tasks)
     try:
         while any(process.poll() is None for process in running):
-            progress(f"{jobs} process(es), {k} thread(s)", len(run.refresh()) - before, max(total, 1))
+            done = len(run.refresh()) - before
+            stage = "measuring" if done else "loading, correctness check, first fits"
+            progress(f"{jobs} process(es), {k} thread(s): {stage}", done, max(total, 1))
             time.sleep(0.2)
     except BaseException:
         for process in running:

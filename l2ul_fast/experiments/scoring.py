@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from l2ul_fast.baselines.base import Ids, Vector
-from l2ul_fast.baselines.l2ul import request
+from l2ul_fast.baselines.l2ul import plain, quiet
 from l2ul_fast.measure.records import Record
 from l2ul_fast.metrics import accuracy, disagreement, parameter_distance, rho
 from l2ul_fast.tables import ArrayTable
@@ -42,9 +42,10 @@ def nearest_retrain(u: L2UL, table: ArrayTable, ids: Ids, tol: float = 1e-10) ->
     return np.asarray(u.model.fit(table.without(ids), start=u.theta, tol=tol).theta)
 
 
-def answer(u: L2UL, ids: Ids) -> Vector:
-    """theta of a request, without taking it out of u."""
-    return np.asarray(request(u.copy(), ids).theta)
+def answer(u: L2UL, ids: Ids, rtol: float | None = None) -> Vector:
+    """theta without the rows; u stays as it is."""
+    with quiet():
+        return np.asarray(u.copy().unlearn(plain(ids), rtol=rtol).theta)
 
 
 def unanchored(u: L2UL) -> bool:
@@ -52,15 +53,20 @@ def unanchored(u: L2UL) -> bool:
     return u.model.name == "mlp" and u.model.anchor is None
 
 
-def newton_answer(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
-    """One Newton step from u's theta: with the retained Hessian for logistic regression, with H_D for the MLP, whose
-    retained Hessian alone is unstable."""
-    model, theta = u.model, u.theta
+def newton(u: L2UL, table: ArrayTable, ids: Ids, theta: Vector | None = None, over: Ids | None = None) -> Vector:
+    """One Newton step from theta (u's own if None) with the mean Hessian of the rows `over`, or of those that stay."""
+    start = u.theta if theta is None else theta
+    rest = table.without(ids).ids()
+    rows = rest if over is None else over
     X, y = table.take(ids)
-    total = len(ids) * (model.data_gradient(theta, X, y) + model.penalty_gradient(theta))
-    rows = (table.without(ids) if model.name == "lr" else table).ids()
-    hessian = model.hessian(theta, table.X[rows], table.y[rows])
-    return np.asarray(theta + np.linalg.solve(hessian, total) / (table.n - len(ids)))
+    total = len(ids) * (u.model.data_gradient(start, X, y) + u.model.penalty_gradient(start))
+    hessian = u.model.hessian(start, table.X[rows], table.y[rows])
+    return np.asarray(start + np.linalg.solve(hessian, total) / len(rest))
+
+
+def stable_newton(u: L2UL, table: ArrayTable, ids: Ids) -> Vector:
+    """A Newton step, for the MLP with the Hessian of all rows: that of the rows that stay alone is unstable."""
+    return newton(u, table, ids, over=table.ids() if u.model.name == "mlp" else None)
 
 
 def score(model: Any, answered: Vector, theta: Vector, target: Vector, test: ArrayTable) -> Record:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from l2ul_fast.baselines import Answer, make
 from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.baselines.l2ul import DEFAULT, HEADS, L2ULMethod, plain, quiet, request
-from l2ul_fast.measure.timing import once
+from l2ul_fast.measure.timing import clocked, once
 from l2ul_fast.tables import ArrayTable
 
 #: Methods that keep nothing of the rows once they have answered.
@@ -53,9 +54,8 @@ class CachedFit:
             found, seconds = self._kept[tol]
             self.seconds_saved += seconds
             return found
-        begin = time.perf_counter()
-        found = self._model.fit(rows, tol=tol)
-        self._kept[tol] = found, time.perf_counter() - begin
+        seconds, found = clocked(lambda: self._model.fit(rows, tol=tol))
+        self._kept[tol] = found, seconds
         return found
 
 
@@ -85,9 +85,8 @@ class TimedMethod:
 
     def prepare(self, table: ArrayTable, model: Any, seed: int) -> None:
         """Train on the table, and build what requests need."""
-        before, start = getattr(model, "seconds_saved", 0.0), time.perf_counter()
-        self.method.prepare(table, model, seed)
-        spent = time.perf_counter() - start
+        before = getattr(model, "seconds_saved", 0.0)
+        spent = once(lambda: self.method.prepare(table, model, seed))
         self.theta = getattr(self.method, "theta", None)
         self.prepare_seconds = spent + getattr(model, "seconds_saved", 0.0) - before
         self.table, self.model, self.seed = table, model, seed
@@ -98,9 +97,8 @@ class TimedMethod:
 
     def timed_answer(self, ids: Ids) -> tuple[Answer, float]:
         """(the model without these rows, seconds of the request)."""
-        start = time.perf_counter()
-        found = self.method.unlearn(ids)
-        return found, time.perf_counter() - start
+        seconds, found = clocked(lambda: self.method.unlearn(ids))
+        return found, seconds
 
     def time_requests(self, ids: Ids, fresh: Callable[[], Ids], known: float) -> list[float]:
         """Seconds of requests of as many rows as `ids`; `known` is what `timed_answer` took."""
@@ -157,9 +155,7 @@ class TimedL2UL(TimedMethod):
             ids = fresh()
             u, rows = scratch.holding(ids), plain(ids)
             with quiet():
-                start = time.perf_counter()
-                u.unlearn(rows)
-                seconds.append(time.perf_counter() - start)
+                seconds.append(once(partial(u.unlearn, rows)))
         return seconds
 
     def cleanup_seconds(self, ids: Ids, answer: Answer) -> float:
@@ -167,9 +163,7 @@ class TimedL2UL(TimedMethod):
         if r not in self._cleanup or (self.name == DEFAULT and self._cleanup[r] < CHEAP):
             u = self.method.scratch.renew()
             request(u, ids)
-            start = time.perf_counter()
-            done = u.refresh()
-            self._cleanup[r] = time.perf_counter() - start
+            self._cleanup[r], done = clocked(u.refresh)
             answer.facts |= {name: done[name] for name in ("anchor_moved",) if name in done}
         return self._cleanup[r]
 
@@ -228,7 +222,5 @@ def _repeat(call: Callable[[], object]) -> list[float]:
     seconds: list[float] = []
     begin = time.perf_counter()
     while len(seconds) < REPEATS and time.perf_counter() - begin < LONGEST:
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(once(call))
     return seconds

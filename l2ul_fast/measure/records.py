@@ -96,6 +96,7 @@ FIELDS: dict[str, Field] = {
     "settings": identity(Text, "numbers that replace those of the profile (--set), as JSON"),
     "profile": identity(Text, "sizes: tiny, quick, paper or full"),
     "seed": Field(Whole, "seed of models and requests", role="repeat"),
+    "base_seed": Field(Whole, "--seed of the run, where it is not 1 and `seed` does not say it", role="repeat"),
     "repeat": Field(Whole, "number of the repetition: other rows of the same sort", role="repeat"),
     # how well
     "answer_seconds": metric("time of one request, median of `repeats`", "s"),

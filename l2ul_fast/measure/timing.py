@@ -7,8 +7,11 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 #: Pool threads spin for some milliseconds after their work: with several threads, the next candidate waits until they
 #: sleep, or it would share its cores with them (see also l2ul_fast.cli.main).
@@ -37,11 +40,16 @@ class Times:
         return {"seconds": self.median, "spread": self.spread, "repeats": len(self.seconds)}
 
 
+def clocked(call: Callable[[], T]) -> tuple[float, T]:
+    """(seconds of one call, its result)."""
+    start = time.perf_counter()
+    found = call()
+    return time.perf_counter() - start, found
+
+
 def once(call: Callable[[], object]) -> float:
     """Seconds of one call."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+    return clocked(call)[0]
 
 
 def interleave(

@@ -51,6 +51,8 @@ def ready(records: list[Record]) -> list[Record]:
         r = {name: v for name, v in upgrade(old).items() if _fits(name, v)}
         if not isinstance(r.get("r_asked"), int):
             r = {**r, "r_asked": r.get("r")}
+        if isinstance(r.get("settings"), str):  # --set: other numbers are other data, never one median with these
+            r = {**r, "source": f"{r.get('source')}, {_numbers(r['settings'])}"}
         if "kind" in old and "request" in old:  # "random 1000": what was asked for, in words
             r = {**r, "asked": old["request"]}
         out.append(r)
@@ -81,6 +83,14 @@ def _clean(name: str, v: Any) -> Any:
 def _fits(name: str, v: Any) -> bool:
     """Whether what should be a number is one, or missing."""
     return name not in NUMBERS or v is None or (isinstance(v, int | float) and not isinstance(v, bool))
+
+
+def _numbers(settings: str) -> str:
+    """m = 77, psi = 4: what --set replaced."""
+    try:
+        return ", ".join(f"{name} = {value}" for name, value in json.loads(settings).items())
+    except (ValueError, AttributeError, RecursionError):
+        return settings
 
 
 def measured(records: list[Record]) -> list[Record]:

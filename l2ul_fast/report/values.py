@@ -174,7 +174,8 @@ def one_thread_count(records: list[Record]) -> list[Record]:
 def runs_of(records: Iterable[Record]) -> int:
     """How many repeats (seeds, or requests drawn anew) the records are from; medians say how many they stand for."""
     records = list(records)
-    return max([len(group_by(records, "seed", "repeat")), *(int(k) for k in values(records, "runs"))], default=0)
+    repeats = len(group_by(records, "seed", "base_seed", "repeat"))
+    return max([repeats, *(int(k) for k in values(records, "runs"))], default=0)
 
 
 def r_text(records: Iterable[Record]) -> str:
@@ -190,7 +191,8 @@ def r_text(records: Iterable[Record]) -> str:
 
 def source_name(source: Any) -> str:
     """real, subset, stand-in or own data: the digest of a user's own file says nothing to a reader."""
-    return "own data" if str(source).startswith("own:") else str(source or "unknown source")
+    kind, comma, settings = str(source or "unknown source").partition(", ")
+    return ("own data" if kind.startswith("own:") else kind) + comma + settings
 
 
 def dataset_label(dataset: Any, source: Any, n: Any) -> str:

@@ -5,7 +5,6 @@
 Kernels, data and fits were recorded on commit 6aae32e, requests with the heads that came after it. A value that is
 recorded anew is a change of behaviour: say so in the commit. Integers must be equal bit for bit. Floats are
 compared relative to the largest entry: another order of compilation may fuse multiplications and additions elsewhere.
-Names outside the public ones stand in `homes()`, the only place to change when a module moves.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import json
 import sys
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -27,6 +25,7 @@ from l2ul_fast.datasets.standin.rows import generate
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import RetrainInstead
+from l2ul_fast.unlearner.pairs import plan as draw
 from l2ul_kernels import (
     Partitions,
     assign_cells,
@@ -38,11 +37,14 @@ from l2ul_kernels import (
     mlp_hvp,
     mlp_logits,
     mlp_size,
+    mlp_train,
     pack_cells,
     packed_width,
     sample_row_ids,
     softmax_fit_pairs,
 )
+from l2ul_kernels.codegen.llvm import VECTOR_BYTES
+from l2ul_kernels.sgd import shuffle
 
 PATH = Path(__file__).with_name("golden.json")
 EXACT, ADAM = 1e-9, 1e-2
@@ -51,25 +53,6 @@ SHAPES = ((700, 3, 7, 2), (700, 10, 9, 4), (500, 28, 6, 16), (300, 89, 3, 64), (
 #: Rows of both requests; none is an anchor row of the MLP, which would move its anchor.
 REQUESTS = ([7], list(range(21, 31)))
 STANDINS = ("magic", "adult", "sepsis", "skin", "covtype", "susy", "higgs")
-
-
-def homes() -> SimpleNamespace:
-    """Names without a promised import path."""
-    from l2ul_fast.unlearner.pairs import plan as draw
-    from l2ul_kernels import mlp_train
-    from l2ul_kernels.codegen.llvm import VECTOR_BYTES
-    from l2ul_kernels.sgd import shuffle
-
-    return SimpleNamespace(
-        draw_pairs=draw.draw_pairs,
-        plan_pairs=draw.plan_pairs,
-        request=draw.request,
-        forget_sets=draw.draw_forget_sets,
-        shuffle=shuffle.shuffle,
-        mlp_train=mlp_train,
-        vector_bytes=VECTOR_BYTES,
-        cells_of=lambda u: (u.head.cells.counts, u.head.cells.packed),
-    )
 
 
 def digest(*arrays: Any) -> str:
@@ -117,7 +100,7 @@ def kernels() -> dict[str, Any]:
     return found
 
 
-def data(home: SimpleNamespace) -> dict[str, Any]:
+def data() -> dict[str, Any]:
     """Stand-in rows, the split, shuffled numbers, draws of pairs and requests."""
     found: dict[str, Any] = {}
     for name in STANDINS:
@@ -128,7 +111,7 @@ def data(home: SimpleNamespace) -> dict[str, Any]:
     for seed in (0, 7):
         found[f"train_mask seed={seed}"] = digest(train_mask(0, 70_000, seed), train_mask(123, 4567, seed))
     ids = np.arange(1000)
-    home.shuffle(ids, 5, 2)
+    shuffle.shuffle(ids, 5, 2)
     found["shuffle"] = digest(ids)
     X, y = labelled(800, 4, 3)
     for name, how in {
@@ -137,12 +120,12 @@ def data(home: SimpleNamespace) -> dict[str, Any]:
         " forget_max": {"forget_max": 40},
         " shapes": {"shapes": {"random": 0.5, "one class": 0.5}},
     }.items():
-        found[f"draw_pairs{name}"] = drawn(*home.draw_pairs(800, y, 12, 60, X=X, random_state=[9, 1], **how))
-        plan = home.plan_pairs(800, y, 12, 60, random_state=[9, 1], **how)
+        found[f"draw_pairs{name}"] = drawn(*draw.draw_pairs(800, y, 12, 60, X=X, random_state=[9, 1], **how))
+        plan = draw.plan_pairs(800, y, 12, 60, random_state=[9, 1], **how)
         found[f"plan_pairs{name}"] = [*drawn(plan.n_forget, plan.class_sizes, plan.kinds), plan.seed]
-    found["draw_forget_sets"] = drawn(*home.forget_sets(800, y, 12, X=X, random_state=[9, 2]))
+    found["draw_forget_sets"] = drawn(*draw.draw_forget_sets(800, y, 12, X=X, random_state=[9, 2]))
     for kind in ("random", "one class", "one cluster", "half-space"):
-        found[f"request {kind}"] = digest(home.request(kind, 20, X, y, np.random.default_rng(4)))
+        found[f"request {kind}"] = digest(draw.request(kind, 20, X, y, np.random.default_rng(4)))
     return found
 
 
@@ -151,7 +134,7 @@ def drawn(*arrays: Any) -> list[str]:
     return [digest(np.array(a, "U16") if np.asarray(a).dtype.kind == "U" else a) for a in arrays]
 
 
-def fits(home: SimpleNamespace) -> dict[str, Any]:
+def fits() -> dict[str, Any]:
     """theta of seeded fits, and of requests."""
     found: dict[str, Any] = {}
     X, y = labelled(600, 4, 2)
@@ -185,12 +168,12 @@ def fits(home: SimpleNamespace) -> dict[str, Any]:
     found["mlp_hessian"] = floats(mlp_hessian(X, y, point, **some))
     found["mlp_hvp"] = floats(mlp_hvp(X, y, point, vector, **some))
     starts = np.stack([start, mlp.start(3)])
-    trained = home.mlp_train(X.astype(np.float32), y, starts, h=3, lam=1e-2, epochs=5, seed=4)
+    trained = mlp_train(X.astype(np.float32), y, starts, h=3, lam=1e-2, epochs=5, seed=4)
     found["mlp_train Adam"] = floats(trained, ADAM)
     return found
 
 
-def requests(home: SimpleNamespace) -> dict[str, Any]:
+def requests() -> dict[str, Any]:
     """theta of an unlearner after fit, after one row and after ten more; of the same fit without these rows; cells."""
     found: dict[str, Any] = {}
     X, y = labelled(600, 4, 2)
@@ -220,15 +203,14 @@ def requests(home: SimpleNamespace) -> dict[str, Any]:
         found[f"L2UL {name} retrained"] = floats(retrained, max(rel, 1e-7))
         found[f"L2UL {name} n"] = u.n
         if options.get("head") == "kme":
-            found[f"L2UL {name} counts"] = digest(*home.cells_of(u))
+            found[f"L2UL {name} counts"] = digest(u.head.cells.counts, u.head.cells.packed)
     return found
 
 
 def compute() -> dict[str, Any]:
     """Everything that golden.json holds."""
-    home = homes()
-    parts = {"kernels": kernels(), "data": data(home), "fits": fits(home), "requests": requests(home)}
-    return {"vector_bytes": home.vector_bytes, **parts}
+    parts = {"kernels": kernels(), "data": data(), "fits": fits(), "requests": requests()}
+    return {"vector_bytes": VECTOR_BYTES, **parts}
 
 
 def record(parts: list[str]) -> None:

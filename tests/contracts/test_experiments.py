@@ -7,25 +7,33 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import l2ul
 
 from l2ul_fast import baselines
 from l2ul_fast.baselines.check import check_method
+from l2ul_fast.datasets.registry import REGISTRY
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import registry, runner
+from l2ul_fast.experiments import arena, inputs, registry, runner
 from l2ul_fast.experiments.registry import Context, Experiment, Job
-from l2ul_fast.measure.records import FIELDS, IDENTITY, REPEAT, Run, current, identity_fields, upgrade, validate
+from l2ul_fast.experiments.reproduce import reproduce_cell
+from l2ul_fast.experiments.timed import TimedMethod
+from l2ul_fast.measure.records import FIELDS, IDENTITY, REPEAT, SCHEMA, Run, current, identity_fields, upgrade, validate
 from l2ul_fast.plugins import class_of
 
 EXPERIMENTS = registry.load()
 METHODS = ("nothing", "retrain", "retrain-warm", "newton", "sisa", "l2ul-expansion")
-#: Some of the jobs of experiments that have many of one kind.
-SELECT: dict[str, tuple[str, ...]] = {}
+#: One size of what takes a process for each, and no cold start, which tests/cli/test_cli.py has.
+FEWER: dict[str, dict] = {"scale": {"n": (3000,)}, "stream": {"rows": 1000}}
+SELECT = {"kernels": ("d=3",)}
 #: Measured by tests of their own: they need what a test run may not have.
 ELSEWHERE = {"distributed", "resnet"}
 
@@ -36,9 +44,10 @@ def silent(stage, done, total):
 
 def options(name, folder, **others):
     methods = () if EXPERIMENTS[name].methods else METHODS
-    given = {"methods": methods, "numbers": {"runs": 1}, "select": SELECT.get(name, ())} | others
     wanted = tuple(n for n in ("magic", "adult") if not EXPERIMENTS[name].datasets or n in EXPERIMENTS[name].datasets)
-    return runner.Options((name,), profile="tiny", datasets=wanted, data_dir=str(folder / "data"), **given)
+    given = {"methods": methods, "datasets": wanted, "raw_dir": str(folder), "select": SELECT.get(name, ())}
+    given |= {"numbers": {"runs": 1, **FEWER.get(name, {})}} | others
+    return runner.Options((name,), profile="tiny", data_dir=str(folder / "data"), **given)
 
 
 @pytest.fixture(scope="session")
@@ -157,65 +166,52 @@ PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 OWN_METHOD, OWN_DATASET, OWN_EXPERIMENT = re.findall(r'```python\n(""".*?)```', PAGE, re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def outside(tmp_path_factory):
-    """(folder with the three files, function that runs `l2ul` there)."""
-    folder = tmp_path_factory.mktemp("outside")
+@pytest.fixture
+def outside(tmp_path):
+    """(folder with the three files, function that runs `l2ul` there): (stdout, stderr). What they add is forgotten."""
     for name, text in (("halfway", OWN_METHOD), ("sorting", OWN_EXPERIMENT), ("mine", OWN_DATASET)):
-        (folder / f"{name}.py").write_text(text)
-
-    def l2ul(*words, code=0):
-        env = os.environ | {"COLUMNS": "160", "L2UL_DATA_DIR": str(folder / "data")}
-        command = [sys.executable, "-m", "l2ul_fast.cli", *words]
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == code, done.stderr[-2000:]
-        return done
-
-    return folder, l2ul
+        noisy = re.sub(r"^( *)(def (?!__).*)", r"\1\2\n\1    print('noise')", text, flags=re.MULTILINE)
+        (tmp_path / f"{name}.py").write_text(f"{noisy}\nprint('noise')\n")
+    known = [(live, dict(live)) for live in (registry.EXPERIMENTS, baselines._plugins, REGISTRY)]
+    yield tmp_path, partial(l2ul, tmp_path, L2UL_DATA_DIR="data")
+    for live, before in known:
+        live.clear()
+        live.update(before)
 
 
 def test_an_experiment_of_ones_own_is_one_file(outside):
     folder, l2ul = outside
     words = ("bench", "--experiment", "sorting.py")
-    assert "Time of sorting." in l2ul(*words, "--help").stdout
-    assert "--set" in l2ul(*words, "sorting", "--help").stdout
-    dry = l2ul(*words, "sorting", "--profile", "tiny", "--dry-run").stdout
+    assert "Time of sorting." in l2ul(*words, "--help")[0]
+    assert "--set" in l2ul(*words, "sorting", "--help")[0]
+    words += ("sorting", "--profile", "tiny", "--out", "run")
+    dry = l2ul(*words, "--dry-run")[0]
     assert "sorting" in dry
-    assert not (folder / "results").exists()
-    first = l2ul(*words, "sorting", "--profile", "tiny", "--out", "run", "--json")
-    records = [json.loads(line) for line in first.stdout.splitlines()]
+    assert "?" in dry.split("Expected")[0], "what a job takes is known for the profile quick"
+    assert not (folder / "run").exists()
+    out, _ = l2ul(*words, "--json")
+    assert "noise" not in out
+    records = [json.loads(line) for line in out.splitlines()]
     assert {r["task"] for r in records if r["experiment"] == "sorting"} == {"sort", "argsort"}
-    path = folder / "run" / "records.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    assert "measured 1 cells" in l2ul(*words, "sorting", "--profile", "tiny", "--out", "run").stderr
-    assert "nothing was missing" in l2ul(*words, "sorting", "--profile", "tiny", "--out", "run").stderr
     page = (folder / "run" / "report" / "index.html").read_text()
     assert "Sorting numbers" in page
     assert "Sorting in NumPy" in page
-    l2ul(*words, "sorting", "--profile", "tiny", "--out", "again")
-    assert "sorting" in l2ul("compare", "run", "again", "--all", "--json", code=0).stdout + "sorting"
+    path = folder / "run" / "records.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert "?" not in l2ul(*words, "--dry-run")[0].split("Expected")[0], "half of the job is done: the rest is known"
+    assert "measured 1 cells" in l2ul(*words)[1]
+    assert "nothing was missing" in l2ul(*words)[1]
+    shutil.copytree(folder / "run", folder / "again")
+    assert "2 values compared: 0 slower, 0 worse, 0 faster" in l2ul("compare", "run", "again")[0]
 
 
 def test_a_method_and_a_dataset_of_ones_own_are_one_file_each(outside):
     folder, l2ul = outside
     assert check_method(class_of(folder / "halfway.py", "Method")) == []
-    words = (
-        "bench",
-        "lr",
-        "--profile",
-        "tiny",
-        "--runs",
-        "1",
-        "--threads",
-        "1",
-        "--method",
-        "halfway.py",
-        "--data",
-        "mine.py",
-    )
-    words = (*words, "--methods", "nothing,retrain,retrain-warm,l2ul-expansion,halfway", "--out", "own")
-    l2ul(*words)
+    words = ("bench", "lr", "--profile", "tiny", "--runs", "1", "--threads", "1", "--method", "halfway.py")
+    words += ("--data", "mine.py", "--methods", "nothing,retrain,retrain-warm,l2ul-expansion,halfway", "--out", "own")
+    jobs = min(2, len(os.sched_getaffinity(0)))  # two: processes of their own, where plug-ins work too
+    assert "measured 5 cells" in l2ul(*words, "--jobs", jobs)[1]
     records = [r for r in Run(folder / "own").records if r["experiment"] == "lr"]
     assert {r["method"] for r in records} == {"nothing", "retrain", "retrain-warm", "l2ul-expansion", "halfway"}
     assert {r["dataset"] for r in records} == {"blobs-of-mine"}
@@ -225,10 +221,30 @@ def test_a_method_and_a_dataset_of_ones_own_are_one_file_each(outside):
     page = (folder / "own" / "report" / "index.html").read_text()
     assert "Halfway house" in page
     assert "blobs-of-mine" in page
-    assert "nothing was missing" in l2ul(*words).stderr
-    two = l2ul(*words[:-1], "two", "--jobs", "2") if (os.cpu_count() or 1) > 1 else None
-    assert two is None or "measured 5 cells" in two.stderr, "plug-ins work in child processes"
-    l2ul("compare", "own", "two") if two is not None else None
+    assert "nothing was missing" in l2ul(*words)[1]
+
+
+def test_own_data_that_changed_is_measured_again(outside):
+    """In every experiment that takes a dataset of one's own: its content is part of what tells a cell."""
+    folder, _ = outside
+    taking = [name for name, e in EXPERIMENTS.items() if not e.datasets and name not in ELSEWHERE]
+    keys = []
+    for shift in range(2):
+        (folder / "mine.csv").write_text("".join(f"{i % 7},{i % 5 + shift},{i % 2}\n" for i in range(900)))
+        runner.use_plugins({"data": (str(folder / "mine.csv"),)})
+        given = {"datasets": ("mine",), "data_dir": str(folder / "data")}
+        keys.append(
+            {
+                name: {json.dumps(task.key(cell), sort_keys=True) for task in tasks for cell in task.job.cells}
+                for name in taking
+                if (tasks := runner.tasks_of(runner.Options((name,), "paper", **given), 1))
+            }
+        )
+    told = {name: {key for key in cells if '"mine"' in key} for name, cells in keys[0].items()}
+    assert {name for name in told if told[name]} >= {"lr", "mlp", "efficacy", "baselines", "unlearn", "bounds", "leak"}
+    for name in told:
+        both = told[name] & keys[1][name]
+        assert {json.loads(key)["source"] for key in both} <= {"sizes only"}, name
 
 
 def test_bad_files_of_ones_own_are_one_sentence(outside):
@@ -236,13 +252,10 @@ def test_bad_files_of_ones_own_are_one_sentence(outside):
     (folder / "broken.py").write_text("import nothing_like_this\n")
     (folder / "empty.py").write_text("x = 1\n")
     (folder / "newton.py").write_text(OWN_METHOD.replace("halfway", "newton"))
-    for option, file in (("--method", "broken.py"), ("--method", "empty.py"), ("--method", "newton.py")):
-        done = l2ul("bench", "lr", option, file, "--dry-run", code=1)
-        assert done.stderr.startswith("error: ")
-        assert "Traceback" not in done.stderr
+    for file in ("broken.py", "empty.py", "newton.py"):
+        assert l2ul("bench", "lr", "--method", file, "--dry-run", code=1)[1].startswith("error: ")
     for file in ("broken.py", "empty.py", "missing.py"):
-        assert "Traceback" not in l2ul("bench", "--experiment", file, "lr", "--dry-run", code=1).stderr
-    assert "--set speed" in l2ul("bench", "lr", "--set", "speed=3", code=1).stderr
+        assert l2ul("bench", "--experiment", file, "lr", "--dry-run", code=1)[1].startswith("error: ")
 
 
 def test_installed_plugins_are_found(tmp_path, monkeypatch):
@@ -343,6 +356,91 @@ def test_records_of_other_numbers_are_other_cells(tmp_path):
 
     assert [missing(runs=1), missing(runs=1), missing(runs=2)] == [2, 0, 2]  # more of the same
     assert [missing(runs=1, m=77), missing(runs=1, m=77), missing(runs=1)] == [2, 0, 0]
+
+
+LR = ("bench", "lr", "--profile", "tiny", "--datasets", "skin", "--methods", "nothing,retrain,newton", "--runs", "1")
+
+
+def test_a_run_knows_every_command_that_it_was_made_with(tmp_path):
+    """Cells of another seed or of other numbers are reproduced with these, and share no median with others."""
+    l2ul(tmp_path, *LR, "--seed", "3")
+    l2ul(tmp_path, *LR, "--set", "rows=900")
+    l2ul(tmp_path, *LR)
+    run = tmp_path / "results" / "lr-tiny"
+    assert "stand-in, rows = 900" in (run / "report" / "index.html").read_text()
+    old = [r for r in Run(run).records if r.get("method") == "newton"]
+    assert [(r["seed"], r["settings"]) for r in old] == [(3, None), (1, '{"rows": 900}'), (1, None)]
+    assert len({(r["rho"], r["n"]) for r in old}) == 3
+    for record in old:
+        wanted, again = reproduce_cell(run, str(Run(run).records.index(record) + 1), tmp_path / "again")
+        assert wanted == [record]
+        assert again[0]["rho"] == pytest.approx(record["rho"], rel=1e-6)
+    assert Run(tmp_path / "again").environment == json.loads((tmp_path / "again" / "run.json").read_text())
+    assert {r["n"] for r in Run(tmp_path / "again").records if r.get("method") == "newton"} == {r["n"] for r in old}
+    before = (run / "run.json").read_bytes()
+    reproduce_cell(run, "lr/newton/seed=3", run)
+    assert (run / "run.json").read_bytes() == before
+
+
+def test_another_seed_is_another_cell(tmp_path):
+    """Also where `seed` of the cells counts repetitions, from 0."""
+    for name in ("lr", "sensitivity", "bounds"):
+        one, two = (runner.tasks_of(options(name, tmp_path, seed=seed), 1) for seed in (1, 2))
+        one, two = ({json.dumps(task.key(cell)) for task in tasks for cell in task.job.cells} for tasks in (one, two))
+        assert one
+        assert not one & two
+
+
+def test_progress_says_what_takes_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(arena, "_compiled", set())
+    inputs.load.cache_clear()
+    told = []
+    tasks = runner.tasks_of(options("lr", tmp_path, methods=("nothing", "newton")), 1)
+    runner.measure(tasks, Run(tmp_path / "run"), 1, lambda stage, done, total: told.append((stage, done, total)))
+    stages = [stage for stage, _, _ in told]
+    for stage in (
+        "loading torch",
+        "correctness check",
+        "lr magic: loading magic",
+        "newton: loading or compiling",
+        "done",
+    ):
+        assert any(stage in text for text in stages), stage
+    done = [k for _, k, total in told if total > 1]
+    assert done == sorted(done)
+    assert len(set(done)) > 4  # within a job too
+
+
+def test_compiling_is_no_part_of_the_preparation(monkeypatch):
+    class Slow(TimedMethod):
+        def prepare(self, table, model, seed):
+            asked.append(table.n)
+            time.sleep(0 if len(asked) > 1 else 0.3)
+            super().prepare(table, model, seed)
+
+    asked = []
+    monkeypatch.setattr(arena, "_compiled", set())
+    monkeypatch.setattr(arena, "timed", lambda name, m: Slow(name))
+    rows = inputs.standin_rows(1000, "skin")
+    assert arena.Arena("toy", "synthetic", rows, rows, "lr", 1, None)["nothing"].prepare_seconds < 0.2
+    assert asked == [arena.FEW, 1000]
+
+
+def test_a_record_cannot_speak_for_the_runner(tmp_path):
+    """Schema and job are the runner's; with another profile, thread count or experiment it is no record of the cell."""
+
+    def jobs(context):
+        for name, value in (("schema", 99), ("job", "x"), ("profile", "full"), ("threads", 64), ("experiment", "lr")):
+            yield Job(name, ({"task": name},), lambda cells, own={name: value}: iter([{**cells[0], **own}]))
+
+    bold = Experiment("bold", "Bold", "Speaks.", {"tiny": {}}, jobs)
+    common = {"experiment": "bold", "profile": "tiny", "threads": 1}
+    tasks = [runner.Task(bold, job, common) for job in jobs(Context("tiny", {}, (), (), 1, 0, tmp_path))]
+    run = Run(tmp_path / "run")
+    assert runner.run_tasks(run, tasks, silent).failed == 3
+    for record in run.records:
+        assert (record["schema"], record["job"]) == (SCHEMA, record["task"])
+        assert {name: record[name] for name in common} == common
 
 
 def test_a_job_that_yields_nothing_or_twice_has_failed(tmp_path):

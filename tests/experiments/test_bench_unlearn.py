@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from measured import measured, of
+from experiment_runs import measured, of
 
 from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
+from l2ul_fast.experiments import scoring
 from l2ul_fast.experiments.quality import heads, identity
 from l2ul_fast.experiments.quality.unlearn import PROFILES
-from l2ul_fast.experiments.registry import EXPERIMENTS
 from l2ul_fast.experiments.speed import requests
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner import L2UL
@@ -30,7 +30,7 @@ def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unlearn")
 
     def part(name, **options):
-        return measured(EXPERIMENTS["unlearn"], folder, name, **options)
+        return measured("unlearn", folder, select=(name,), **options)
 
     return part
 
@@ -100,9 +100,8 @@ def test_requests_are_what_they_are_called(monkeypatch):
 def test_requests_are_told_apart_by_their_rows():
     assert len(heads.sized(20_000)) == len(heads.REQUESTS)
     assert len(heads.sized(480)) == len(heads.REQUESTS) - 1  # 1000 random rows are as many as 100
-    record = {"n": 20_000, "request": "random", "r": 10_000}
-    assert heads.asked_of(record) == heads.REQUESTS[-1]
-    assert heads.asked_of({**record, "n": 480, "r": 48}) == heads.REQUESTS[1]
+    assert heads.sized(20_000)["random", 10_000] == heads.REQUESTS[-1]
+    assert heads.sized(480)["random", 48] == heads.REQUESTS[1]
 
 
 def test_references_score_what_they_must(records):
@@ -129,14 +128,14 @@ def test_newton_is_newton():
     gradient = u.model.gradient(u.theta, table.X[rest], table.y[rest])
     before = u.model.gradient(u.theta, table.X, table.y)
     step = np.linalg.solve(u.model.hessian(u.theta, table.X[rest], table.y[rest]), gradient - before * 1200 / 1197)
-    np.testing.assert_allclose(heads.newton(u, table, ids), u.theta - step, rtol=1e-9)
+    np.testing.assert_allclose(scoring.newton(u, table, ids), u.theta - step, rtol=1e-9)
 
 
 def test_answer_leaves_the_unlearner_as_it_was():
     table = rows_of()
     u = L2UL("lr").fit(table.X, table.y)
     before = u.theta.tobytes()
-    other = heads.answer(u, np.array([2, 3]))
+    other = scoring.answer(u, np.array([2, 3]))
     assert (u.theta.tobytes(), u.n) == (before, 1200)
     np.testing.assert_array_equal(other, u.unlearn([2, 3]).theta)
 
@@ -167,7 +166,7 @@ def test_the_mlp_meets_its_retrain_and_the_seal_its_own(records):
 
 def test_one_directory_gives_nothing_away_and_two_give_the_row(tmp_path):
     numbers = {"scenes": identity.SCENES, "attacks": 2}
-    found = measured(EXPERIMENTS["unlearn"], tmp_path, "reconstruction lr l2ul-expansion order 3", **numbers)
+    found = measured("unlearn", tmp_path, select=("reconstruction lr l2ul-expansion order 3",), **numbers)
     assert len(found) == 6
     for r in of(found, scene=identity.SAVED):
         assert r["ratio"] is None or r["ratio"] > 0.5
@@ -182,7 +181,7 @@ def test_the_experts_step_is_newtons_with_the_inverse_downdated():
     u = L2UL("lr", order=2, anchor="optimum").fit(table.X, table.y)
     call = requests.newton_expert(u, table.X, table.y, iter([5, 9]))
     theta = np.array(call())
-    expected = heads.newton(u, table, np.array([5]))
+    expected = scoring.newton(u, table, np.array([5]))
     start = np.asarray(u.model.fit((table.X, table.y), start=u.theta).theta)
     np.testing.assert_allclose(theta - start, expected - u.theta, rtol=2e-3)  # one row's penalty is in the inverse
     rest = table.without(np.array([5])).ids()

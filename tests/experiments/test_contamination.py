@@ -90,7 +90,7 @@ def test_mlp_has_every_method_and_a_failure_is_a_record(tmp_path, monkeypatch):
     def fails(u, ids):
         raise UserError("cannot answer")
 
-    monkeypatch.setattr(contamination, "newton_answer", lambda u, table, ids: fails(u, ids))
+    monkeypatch.setattr(contamination, "stable_newton", lambda u, table, ids: fails(u, ids))
     found = measured("contamination", tmp_path, **SMALL, contaminated={"mlp": {"flipped": (75,)}})
     assert [r["method"] for r in found] == [m for m in contamination.METHODS if m != "l2ul-robust"]
     for r in found:

@@ -12,6 +12,7 @@ from l2ul_fast.report.figures import resnet as report
 from l2ul_fast.report.values import Cell
 from l2ul_fast.resnet import bench
 from l2ul_fast.resnet.train import Recipe
+from l2ul_kernels import threads as budget
 
 MICRO = replace(
     bench.PROFILES["tiny"],
@@ -29,7 +30,8 @@ SOME = ("l2ul-network", "finetune")
 def measure(folder, methods):
     """(records, what the runner says) of a run of these methods."""
     run, chosen = Run(folder / "run"), options("resnet", folder, methods=methods)
-    summary = runner.run_tasks(run, runner.tasks_of(chosen, 1, run.folder), lambda stage, done, total: None)
+    with budget(1):
+        summary = runner.run_tasks(run, runner.tasks_of(chosen, 1, run.folder), lambda stage, done, total: None)
     return run.records, summary
 
 

@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from measured import context_of, measured
+from experiment_runs import measured, options
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments import registry
+from l2ul_fast.experiments import registry, runner
 from l2ul_fast.experiments.inputs import all_rows, standin_file
-from l2ul_fast.experiments.registry import EXPERIMENTS
 from l2ul_fast.experiments.speed import cores, scale
 from l2ul_kernels.threads import thread_limit
 
 
 def test_cores_rates_are_work_by_time(tmp_path):
-    records = measured(EXPERIMENTS["cores"], tmp_path, threads=min(2, thread_limit()))
+    records = measured("cores", tmp_path, threads=min(2, thread_limit()))
     assert [r["task"] for r in records] == list(cores.TASKS)
     for r in records:
         work = {"kme": 3000, "pairs": 10, "retrain": 3000}.get(r["task"], 1)
@@ -40,15 +39,13 @@ def test_files_of_stand_ins_have_the_rows_asked_for(tmp_path):
 
 
 def test_a_process_that_fails_says_why(tmp_path):
-    experiment = EXPERIMENTS["scale"]
-    context = context_of(experiment, tmp_path, n=(1000,), requests=0)
-    job = next(iter(experiment.jobs(context)))
+    job = runner.tasks_of(options("scale", tmp_path, n=(1000,), requests=0), 1)[0].job
     with pytest.raises(UserError, match="measuring 1,000 rows failed: "):
         list(job.measure(job.cells))
 
 
 def test_numbers_that_replace_the_profiles_must_fit_them():
-    numbers = EXPERIMENTS["scale"].numbers
+    numbers = registry.load()["scale"].numbers
     assert numbers("tiny", {"n": 1000})["n"] == (1000,)
     assert numbers("tiny", {"n": (1000, 2000), "other": 1}) == {"n": (1000, 2000), "requests": 5}
     with pytest.raises(UserError, match="--set requests=many: it does not fit, the profile has 5"):

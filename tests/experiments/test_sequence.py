@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from measured import context_of, measured
+from experiment_runs import measured
 from sklearn.linear_model import LogisticRegression
 
-from l2ul_fast.experiments.inputs import tables
+from l2ul_fast.experiments.inputs import load
 from l2ul_fast.experiments.quality import sequence
-from l2ul_fast.experiments.registry import EXPERIMENTS
 
 
 def test_points_and_rows_of_a_stream():
@@ -26,7 +25,7 @@ NUMBERS = {"lr": ("magic",), "mlp": (), "rows": {"lr": 1000}, "s": 300, "request
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sequence")
-    return folder, measured(EXPERIMENTS["sequence"], folder, **NUMBERS)
+    return folder, measured("sequence", folder, **NUMBERS)
 
 
 def at(records, method, count):
@@ -47,7 +46,7 @@ def test_every_method_at_every_point(records):
 
 def test_change_is_that_of_another_solver(records):
     folder, found = records
-    _, train, _ = tables(context_of(EXPERIMENTS["sequence"], folder), "magic", 1000)
+    train = load("magic", 1000, folder / "no original files", folder / "data")[1]
     order, _ = sequence.stream(train.n, 12, 3, 0)
 
     def peer(X, y):
@@ -81,7 +80,7 @@ def test_no_error_of_the_expansion_adds_up(records):
 def test_mlp_stream(tmp_path):
     """After a refresh the retrain belongs to the anchor of then."""
     numbers = {"lr": (), "s": 300, "requests": 3, "every": 2}
-    found = measured(EXPERIMENTS["sequence"], tmp_path, **numbers)
+    found = measured("sequence", tmp_path, **numbers)
     assert {r["method"] for r in found} == {"nothing", "retrain", "l2ul-expansion", "l2ul-refreshed", "l2ul-learned"}
     assert at(found, "l2ul-expansion", 3)["rho"] < 1
     assert at(found, "l2ul-refreshed", 2)["rho"] < 1e-4

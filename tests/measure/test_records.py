@@ -47,6 +47,15 @@ def test_a_half_written_line_is_dropped_and_measured_again(tmp_path):
     assert read_records(tmp_path) == [{"d": 1}, {"d": 3}]
 
 
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    """Whoever edits the file by hand may leave the last end of line out."""
+    (tmp_path / "records.jsonl").write_text('{"d": 1}\n{"d": 2}')
+    assert read_records(tmp_path) == [{"d": 1}, {"d": 2}]
+    run = Run(tmp_path)
+    run.append({"d": 3})
+    assert read_records(tmp_path) == run.records == [{"d": 1}, {"d": 2}, {"d": 3}]
+
+
 def test_damage_is_named(tmp_path):
     run = Run(tmp_path)
     run.append({"d": 1})

@@ -22,8 +22,8 @@ import numpy as np
 from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.baselines.l2ul import DEFAULT, HEADS, Scratch, request
 from l2ul_fast.experiments import inputs
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
-from l2ul_fast.experiments.scoring import fitted, nearest_retrain, newton_answer, score, unanchored
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
+from l2ul_fast.experiments.scoring import fitted, nearest_retrain, score, stable_newton, unanchored
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import INK, drawing_style, legend, style_of, subplots
@@ -126,7 +126,7 @@ def measure(context: Context, dataset: str, model: str, cells: tuple[Cell, ...])
             answered = target
         else:
             newton = method == "newton"
-            answered = newton_answer(u, train, ids) if newton else np.asarray(request(scratch.renew(), ids).theta)
+            answered = stable_newton(u, train, ids) if newton else np.asarray(request(scratch.renew(), ids).theta)
         stay = train.without(ids).ids()
         found = compare(u.model, answered, target, radius, (test.X, test.y), (train.X[stay], train.y[stay]))
         if method in made and "network" in u.report_:
@@ -149,6 +149,24 @@ def jobs(context: Context) -> Iterator[Job]:
             )
             run = partial(measure, context, dataset, model)
             yield Job(f"{dataset} {model}", cells, run, 3.0 if model == "lr" else 12.0)
+
+
+#: number: (tiny, quick, paper, full); s and anchor_rows None: the paper's, and the unlearner's choice.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "lr": (("magic", "adult"), ("magic", "higgs"), "all"),
+    "mlp": (("magic",), ("magic",), ("magic", "adult", "skin", "higgs"), "all"),
+    "rows": (
+        {"lr": 800, "mlp": 800},
+        {"lr": 8000, "mlp": 5000},
+        {"lr": None, "mlp": 60_000},
+        {"lr": None, "mlp": 200_000},
+    ),
+    "m": (60, 200, 1000),
+    "s": (200, 1000, None),
+    "anchor_rows": (200, 2000, None),
+    "r": ((1, 20), (1, 100), (1, 100, 1000), (1, 10, 100, 1000)),
+    "seeds": ({"lr": 2, "mlp": 1}, {"lr": 10, "mlp": 3}, {"lr": 10, "mlp": 10}, {"lr": 30, "mlp": 10}),
+}
 
 
 # Report --------------------------------------------------------------------------------------------------------------
@@ -246,48 +264,7 @@ register(
         name="bounds",
         title="Bounds (Theorems 4.5 and 4.6)",
         help="Theorems 4.5 and 4.6 beside the measured excess loss.",
-        profiles={
-            "tiny": {
-                "lr": ("magic", "adult"),
-                "mlp": ("magic",),
-                "rows": {"lr": 800, "mlp": 800},
-                "m": 60,
-                "s": 200,
-                "anchor_rows": 200,
-                "r": (1, 20),
-                "seeds": {"lr": 2, "mlp": 1},
-            },
-            "quick": {
-                "lr": ("magic", "higgs"),
-                "mlp": ("magic",),
-                "rows": {"lr": 8000, "mlp": 5000},
-                "m": 200,
-                "s": 1000,
-                "anchor_rows": 2000,
-                "r": (1, 100),
-                "seeds": {"lr": 10, "mlp": 3},
-            },
-            "paper": {
-                "lr": "all",
-                "mlp": ("magic", "adult", "skin", "higgs"),
-                "rows": {"lr": None, "mlp": 60_000},
-                "m": 1000,
-                "s": None,
-                "anchor_rows": None,
-                "r": (1, 100, 1000),
-                "seeds": {"lr": 10, "mlp": 10},
-            },
-            "full": {
-                "lr": "all",
-                "mlp": "all",
-                "rows": {"lr": None, "mlp": 200_000},
-                "m": 1000,
-                "s": None,
-                "anchor_rows": None,
-                "r": (1, 10, 100, 1000),
-                "seeds": {"lr": 30, "mlp": 10},
-            },
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure=FIGURE,
         fields={

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.baselines.l2ul import DEFAULT, HEADS
 from l2ul_fast.errors import UserError
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
-from l2ul_fast.experiments.scoring import Numbers, answer, nearest_retrain, newton_answer, unanchored
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
+from l2ul_fast.experiments.scoring import Numbers, answer, nearest_retrain, stable_newton, unanchored
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.metrics import accuracy_on, rho
 from l2ul_fast.metrics.poison import poison_labels, recovery
@@ -174,7 +174,7 @@ def _answer(method: str, base: _Base, u: L2UL, ids: Ids, name: str) -> Vector:
     if method == "retrain":
         return base.targets[name]
     if method == "newton":
-        return newton_answer(u, base.table, ids)
+        return stable_newton(u, base.table, ids)
     return answer(u, ids)
 
 
@@ -192,6 +192,24 @@ def jobs(context: Context) -> Iterator[Job]:
                 )
                 seconds = numbers["seeds"] * (0.5 if model == "lr" else 1.5)
                 yield Job(f"{model} {kind} {amount}", cells, partial(measure, numbers, model, kind, amount), seconds)
+
+
+QUICK_AMOUNTS = {"far": (50, 100, 200), "flipped": (200, 400, 600)}
+#: number: (tiny, quick, paper, full).
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "clean": (300, 1600),
+    "test": (500, 2000, 10_000),
+    "seeds": (1, 2, 10, 20),
+    "m": (60, 100, 1000),
+    "s": (120, 400, 800),
+    "anchor_rows": (80, 200, 400),
+    "contaminated": (
+        {"lr": {"far": (60,), "flipped": (75,)}, "mlp": {"flipped": (75,)}},
+        {"lr": QUICK_AMOUNTS, "mlp": {"far": (200,), "flipped": (400, 600)}},
+        {"lr": PAPER_AMOUNTS, "mlp": PAPER_AMOUNTS},
+        {"lr": FULL_AMOUNTS, "mlp": FULL_AMOUNTS},
+    ),
+}
 
 
 # Report --------------------------------------------------------------------------------------------------------------
@@ -223,7 +241,7 @@ COLUMNS = {
 
 
 def shown_tables(records: list[Record]) -> list[Table]:
-    by = {"model": "model", "request": "points", "contaminated": "contaminated", "method": "method"}
+    by = {"model": "model", "request": "points", "contaminated": "contaminated", "method": "method", "source": "data"}
     title = "Accuracy after contaminated points are unlearned"
     note = "Synthetic two-dimensional blobs. The control asks for as many clean points: what recovers there too forgot "
     return [table_of(title, one_thread_count(records), by, COLUMNS, f"{note}its model, not the points.", block=3)]
@@ -279,47 +297,7 @@ register(
         name="contamination",
         title="Contaminated data (Fig. 6)",
         help="Fig. 6: contaminated points in two-dimensional data, with the null control.",
-        profiles={
-            "tiny": {
-                "clean": 300,
-                "test": 500,
-                "seeds": 1,
-                "m": 60,
-                "s": 120,
-                "anchor_rows": 80,
-                "contaminated": {"lr": {"far": (60,), "flipped": (75,)}, "mlp": {"flipped": (75,)}},
-            },
-            "quick": {
-                "clean": 1600,
-                "test": 2000,
-                "seeds": 2,
-                "m": 100,
-                "s": 400,
-                "anchor_rows": 200,
-                "contaminated": {
-                    "lr": {"far": (50, 100, 200), "flipped": (200, 400, 600)},
-                    "mlp": {"far": (200,), "flipped": (400, 600)},
-                },
-            },
-            "paper": {
-                "clean": 1600,
-                "test": 10_000,
-                "seeds": 10,
-                "m": 1000,
-                "s": 800,
-                "anchor_rows": 400,
-                "contaminated": {"lr": PAPER_AMOUNTS, "mlp": PAPER_AMOUNTS},
-            },
-            "full": {
-                "clean": 1600,
-                "test": 10_000,
-                "seeds": 20,
-                "m": 1000,
-                "s": 800,
-                "anchor_rows": 400,
-                "contaminated": {"lr": FULL_AMOUNTS, "mlp": FULL_AMOUNTS},
-            },
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure=FIGURE,
         fields={

@@ -23,7 +23,7 @@ from l2ul_fast.baselines.l2ul import HEADS, request
 from l2ul_fast.datasets.registry import get_info
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import inputs
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
 from l2ul_fast.experiments.scoring import Numbers, fitted
 from l2ul_fast.measure.records import Record, info
 from l2ul_fast.measure.timing import once
@@ -83,7 +83,6 @@ def probabilities(cells: tuple[Cell, ...]) -> Iterator[Record]:
             k = cell["k"]
             yield {
                 **cell,
-                "source": "sizes only",
                 "predicted": predicted(n, m, s, k),
                 "counted": float((counts >= k).mean()),
                 "expected": m * s / n,
@@ -151,8 +150,8 @@ def jobs(context: Context) -> Iterator[Job]:
     for dataset in context.among(numbers["sizes"]):
         n = get_info(dataset).n
         cells = tuple(
-            {"dataset": dataset, "task": "probability", "model": model, "method": method, "n": n, "m": numbers["m"]}
-            | {"s": min(s, n // 2), "seed": seed, "k": k}
+            {"dataset": dataset, "source": "sizes only", "task": "probability", "model": model, "method": method}
+            | {"n": n, "m": numbers["m"], "s": min(s, n // 2), "seed": seed, "k": k}
             for model, method, s in numbers["subsets"]
             for seed in range(numbers["draws"])
             for k in numbers["k"]
@@ -169,6 +168,24 @@ def jobs(context: Context) -> Iterator[Job]:
             )
             seconds = numbers["seeds"] * (4.0 if model == "lr" else 30.0)
             yield Job(f"{dataset} {model} refresh", cells, partial(refreshes, context, dataset, model), seconds)
+
+
+#: number: (tiny, quick, paper, full); s and anchor_rows None: the paper's, and the unlearner's choice.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "sizes": (("magic", "adult"), ("magic", "covtype", "higgs"), "all"),
+    "m": (20, 1000),
+    "k": ((1, 2), (1, 2), (1, 2), (1, 2, 3, 5)),
+    "draws": (2, 1, 10, 20),
+    "subsets": ((("lr", "l2ul-paper", 500),), SUBSETS),
+    "lr": (("magic",), ("magic", "higgs"), "all"),
+    "mlp": ((), (), ("magic", "adult"), ("magic", "adult", "skin")),
+    "rows": (600, 8000, None),
+    "fit_m": (40, 200, 1000),
+    "s": (100, 1000, None),
+    "anchor_rows": (500, 500, None),
+    "repeats": (2, 5, 5, 11),
+    "seeds": (1, 1, 3, 5),
+}
 
 
 # Report --------------------------------------------------------------------------------------------------------------
@@ -261,68 +278,7 @@ register(
         name="leak",
         title="Rows in the unlearner's own training (Theorem 7.1)",
         help="Theorem 7.1: rows that trained the unlearner; cost of refreshing it.",
-        profiles={
-            "tiny": {
-                "sizes": ("magic", "adult"),
-                "m": 20,
-                "k": (1, 2),
-                "draws": 2,
-                "subsets": (("lr", "l2ul-paper", 500),),
-                "lr": ("magic",),
-                "mlp": (),
-                "rows": 600,
-                "fit_m": 40,
-                "s": 100,
-                "anchor_rows": 500,
-                "repeats": 2,
-                "seeds": 1,
-            },
-            "quick": {
-                "sizes": ("magic", "covtype", "higgs"),
-                "m": 1000,
-                "k": (1, 2),
-                "draws": 1,
-                "subsets": SUBSETS,
-                "lr": ("magic", "higgs"),
-                "mlp": (),
-                "rows": 8000,
-                "fit_m": 200,
-                "s": 1000,
-                "anchor_rows": 500,
-                "repeats": 5,
-                "seeds": 1,
-            },
-            "paper": {
-                "sizes": "all",
-                "m": 1000,
-                "k": (1, 2),
-                "draws": 10,
-                "subsets": SUBSETS,
-                "lr": "all",
-                "mlp": ("magic", "adult"),
-                "rows": None,
-                "fit_m": 1000,
-                "s": None,
-                "anchor_rows": None,
-                "repeats": 5,
-                "seeds": 3,
-            },
-            "full": {
-                "sizes": "all",
-                "m": 1000,
-                "k": (1, 2, 3, 5),
-                "draws": 20,
-                "subsets": SUBSETS,
-                "lr": "all",
-                "mlp": ("magic", "adult", "skin"),
-                "rows": None,
-                "fit_m": 1000,
-                "s": None,
-                "anchor_rows": None,
-                "repeats": 11,
-                "seeds": 5,
-            },
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure=FIGURE,
         fields={

@@ -20,7 +20,7 @@ import numpy as np
 from l2ul_fast.baselines.base import Ids, Vector
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import inputs
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
 from l2ul_fast.experiments.scoring import Numbers, score
 from l2ul_fast.measure.records import Record, info
 from l2ul_fast.report.figure import Figure
@@ -193,6 +193,42 @@ def jobs(context: Context) -> Iterator[Job]:
             yield Job(f"{dataset} {model}", cells, partial(measure, context, dataset, model), seconds)
 
 
+#: number: (tiny, quick, paper, full). rows None: all of them; exact fits of the MLP on millions of rows take hours.
+#: default: (psi, s, m).
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "lr": (("magic", "adult"), DATASETS),
+    "mlp": (("magic",), ("susy",), DATASETS),
+    "rows": (
+        {"lr": 1200, "mlp": 800},
+        {"lr": 8000, "mlp": 5000},
+        {"lr": None, "mlp": 200_000},
+        {"lr": None, "mlp": 1_000_000},
+    ),
+    "psi": ((2, 8), (2, 4, 16), WIDE),
+    "s": (
+        {"lr": (100, 300), "mlp": (100, 200)},
+        {"lr": (200, 1000), "mlp": (300, 1000)},
+        {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
+        {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
+    ),
+    "m": (
+        {"lr": (30, 100), "mlp": (30, 60)},
+        {"lr": (50, 200), "mlp": (100, 400)},
+        {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
+        {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
+    ),
+    "default": (
+        {"lr": (2, 300, 100), "mlp": (2, 200, 60)},
+        {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
+        {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
+    ),
+    "r": ((1, 20), (1, 100), (1, 100, 1000), (1, 10, 100, 1000)),
+    "seeds": ({"lr": 1, "mlp": 1}, {"lr": 3, "mlp": 1}, {"lr": 10, "mlp": 10}, {"lr": 20, "mlp": 10}),
+    "anchor_rows": (200, 3000, 20_000),
+    "t": (10, 50, 100),
+}
+
+
 # Report --------------------------------------------------------------------------------------------------------------
 
 
@@ -266,61 +302,7 @@ register(
         name="sensitivity",
         title="Sensitivity to ψ, s and m (Figs. 7–8)",
         help="Figs. 7-8: psi, s and m.",
-        # rows None: all of them; exact fits of the MLP on millions of rows take hours. default: (psi, s, m)
-        profiles={
-            "tiny": {
-                "lr": ("magic", "adult"),
-                "mlp": ("magic",),
-                "rows": {"lr": 1200, "mlp": 800},
-                "psi": (2, 8),
-                "s": {"lr": (100, 300), "mlp": (100, 200)},
-                "m": {"lr": (30, 100), "mlp": (30, 60)},
-                "default": {"lr": (2, 300, 100), "mlp": (2, 200, 60)},
-                "r": (1, 20),
-                "seeds": {"lr": 1, "mlp": 1},
-                "anchor_rows": 200,
-                "t": 10,
-            },
-            "quick": {
-                "lr": DATASETS,
-                "mlp": ("susy",),
-                "rows": {"lr": 8000, "mlp": 5000},
-                "psi": (2, 4, 16),
-                "s": {"lr": (200, 1000), "mlp": (300, 1000)},
-                "m": {"lr": (50, 200), "mlp": (100, 400)},
-                "default": {"lr": (4, 1000, 200), "mlp": (4, 1000, 400)},
-                "r": (1, 100),
-                "seeds": {"lr": 3, "mlp": 1},
-                "anchor_rows": 3000,
-                "t": 50,
-            },
-            "paper": {
-                "lr": DATASETS,
-                "mlp": DATASETS,
-                "rows": {"lr": None, "mlp": 200_000},
-                "psi": WIDE,
-                "s": {"lr": (100, 300, 1000, 3000, 10_000), "mlp": (300, 1000, 3000, 10_000)},
-                "m": {"lr": (100, 300, 1000, 2000), "mlp": (100, 300, 1000, 2000)},
-                "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
-                "r": (1, 100, 1000),
-                "seeds": {"lr": 10, "mlp": 10},
-                "anchor_rows": 20_000,
-                "t": 100,
-            },
-            "full": {
-                "lr": DATASETS,
-                "mlp": DATASETS,
-                "rows": {"lr": None, "mlp": 1_000_000},
-                "psi": WIDE,
-                "s": {"lr": (100, 300, 1000, 3000, 10_000, 30_000), "mlp": (300, 1000, 3000, 10_000, 30_000)},
-                "m": {"lr": (100, 300, 1000, 3000), "mlp": (100, 300, 1000, 3000)},
-                "default": {"lr": (4, 1000, 1000), "mlp": (4, 3000, 1000)},
-                "r": (1, 10, 100, 1000),
-                "seeds": {"lr": 20, "mlp": 10},
-                "anchor_rows": 20_000,
-                "t": 100,
-            },
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure=FIGURE,
         fields={"pairs": info("training pairs that converged, and were used", (int,))},

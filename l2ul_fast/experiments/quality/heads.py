@@ -15,7 +15,6 @@ another row, and another place of the optimum in its cell.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -27,7 +26,9 @@ from l2ul_fast.baselines.l2ul import DEFAULT, Scratch, plain, quiet
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments.inputs import tables, train_size
 from l2ul_fast.experiments.registry import Cell, Context, Job
+from l2ul_fast.experiments.scoring import newton
 from l2ul_fast.measure.records import Record
+from l2ul_fast.measure.timing import clocked, once
 from l2ul_fast.metrics import parameter_distance, rho
 from l2ul_fast.tables import ArrayTable
 from l2ul_fast.unlearner.heads.base import Rows
@@ -91,11 +92,6 @@ def sized(n: int) -> dict[tuple[str, int], Asked]:
     return {(asked.kind, asked.size(n)): asked for asked in reversed(REQUESTS)}
 
 
-def asked_of(record: Record) -> Asked | None:
-    """What a record of "unlearn-rho" answers."""
-    return sized(record["n"]).get((record["request"], record["r"]))
-
-
 def rho_jobs(context: Context, model: str) -> Iterator[Job]:
     """Logistic regression on every dataset, or the MLP on those of the profile."""
     numbers = context.numbers
@@ -148,22 +144,6 @@ def draw_request(table: ArrayTable, asked: Asked, draw: int, seed: int) -> Ids:
     raise UserError(f"every draw of {asked.name} takes out a whole class: use more rows")
 
 
-def answer(u: L2UL, ids: Ids, rtol: float | None = None) -> Vector:
-    """theta without the rows; u stays as it is."""
-    with quiet():
-        return u.copy().unlearn(ids, rtol=rtol).theta
-
-
-def newton(u: L2UL, table: ArrayTable, ids: Ids, theta: Vector | None = None) -> Vector:
-    """One Newton step with the Hessian of the rows that stay, from theta (u's own if None); one pass over the data."""
-    start = u.theta if theta is None else theta
-    rest = table.without(ids).ids()
-    X, y = table.take(ids)
-    total = len(ids) * (u.model.data_gradient(start, X, y) + u.model.penalty_gradient(start))
-    hessian = u.model.hessian(start, table.X[rest], table.y[rest])
-    return np.asarray(start + np.linalg.solve(hessian, total) / len(rest))
-
-
 def sums_without(head: Expansion, rest: Any) -> Expansion:
     """The expansion of the rows of `rest` at the anchor and scales of `head`, summed from scratch."""
     setup = head.setup._replace(where="given")
@@ -176,9 +156,7 @@ def timed(u: L2UL, ids: Ids, rtol: float | None = None) -> tuple[Record, Vector]
     """Take the rows out of u: (what a record says of the answer, theta')."""
     rows = plain(ids)
     with quiet():
-        begin = time.perf_counter()
-        result = u.unlearn(rows, rtol=rtol)
-        seconds = time.perf_counter() - begin
+        seconds, result = clocked(partial(u.unlearn, rows, rtol=rtol))
     facts = finite({"error": result.error, "tier": result.tier, "due": result.due is not None})
     return {"seconds": seconds, **facts}, np.array(result.theta)
 
@@ -216,9 +194,8 @@ class LogisticRequests:
         for scratch, order, rtol in ((self.third, 3, LR_RTOL), (self.second, 2, None)):
             said, found = timed(scratch.renew(), ids, rtol)
             answers[DEFAULT, order, rtol] = score(found) | said
-        begin = time.perf_counter()
-        cold = np.asarray(model.fit(rest, tol=0.0).theta)
-        answers[RETRAIN] = score(cold) | {"seconds": time.perf_counter() - begin}
+        seconds, cold = clocked(partial(model.fit, rest, tol=0.0))
+        answers[RETRAIN] = score(np.asarray(cold.theta)) | {"seconds": seconds}
         return answers
 
     def _beside(self, after: L2UL, found: Vector, rest: ArrayTable, target: Vector) -> Record:
@@ -232,9 +209,7 @@ class LogisticRequests:
             "refreshed_rho": None,
         }
         if after.due is not None:
-            begin = time.perf_counter()
-            after.refresh()
-            facts["refresh_seconds"] = time.perf_counter() - begin
+            facts["refresh_seconds"] = once(after.refresh)
             facts["refreshed_rho"] = rho(after.theta, target, self.theta).value
         return facts
 
@@ -260,9 +235,7 @@ class MlpRequests:
         target = _optimum(model, rest, theta)
         sealed = self.scratch.renew()
         said, found = timed(sealed, ids)
-        begin = time.perf_counter()
-        sealed.refresh()
-        said["refresh_seconds"] = time.perf_counter() - begin
+        said["refresh_seconds"] = once(sealed.refresh)
         anew = _optimum(sealed.model, rest, sealed.theta)
         said["refreshed_rho"] = rho(sealed.theta, anew, theta).value
         said["anchor_moved"] = bool(np.any(sealed.model.anchor != model.anchor))
@@ -274,9 +247,8 @@ class MlpRequests:
         }
         said, found = timed(self.scratch.renew(), ids, MLP_RTOL)
         answers[DEFAULT, None, MLP_RTOL] = score(found) | said
-        begin = time.perf_counter()
-        cold = _optimum(model, rest, None)
-        answers[RETRAIN] = score(cold) | {"seconds": time.perf_counter() - begin}
+        seconds, cold = clocked(partial(_optimum, model, rest, None))
+        answers[RETRAIN] = score(cold) | {"seconds": seconds}
         return answers
 
 

@@ -11,18 +11,21 @@ For an anchored MLP the retrain belongs to the anchor that it has by then. Reque
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from l2ul_fast.baselines import Retrain
 from l2ul_fast.baselines.base import Ids
+from l2ul_fast.baselines.l2ul import DEFAULT, HEADS, plain, quiet, request
 from l2ul_fast.experiments.inputs import tables, train_size
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
+from l2ul_fast.experiments.scoring import fitted, score
 from l2ul_fast.measure.records import Record, info, metric
-from l2ul_fast.measure.timing import once
+from l2ul_fast.measure.timing import clocked, once
+from l2ul_fast.metrics import parameter_distance
 from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import INK, draw_line, drawing_style, legend, seconds_axis, subplots
 from l2ul_fast.report.values import (
@@ -42,9 +45,11 @@ from l2ul_fast.report.values import (
     values,
 )
 from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.result import finite
 
 POINTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-DEFAULT, REFRESHED = "l2ul-expansion", "l2ul-refreshed"
+REFRESHED = "l2ul-refreshed"
 #: The MLP's stream leaves the paper's heads out: their rho is in the hundreds at once.
 STREAMS = {
     "lr": (DEFAULT, REFRESHED, "l2ul-learned", "l2ul-kme", "l2ul-paper"),
@@ -95,10 +100,6 @@ def jobs(context: Context) -> Iterator[Job]:
 
 def measure(context: Context, dataset: str, model: str, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """One stream after the other; a head is fitted once for each seed."""
-    from l2ul_fast.baselines.l2ul import HEADS
-    from l2ul_fast.experiments.scoring import fitted
-    from l2ul_fast.unlearner.l2ul import L2UL
-
     numbers = context.numbers
     label, train, test = tables(context, dataset, numbers["rows"][model])
     base = {"source": label, "d": train.d}
@@ -122,12 +123,6 @@ def follow(
     u: Any, train: ArrayTable, test: ArrayTable, cells: list[Cell], requests: int, every: int | None
 ) -> Iterator[Record]:
     """Records of the cells of one stream on u, refreshed after every `every` requests."""
-    from l2ul_fast.baselines import Retrain
-    from l2ul_fast.baselines.l2ul import plain, quiet, request
-    from l2ul_fast.experiments.scoring import score
-    from l2ul_fast.metrics import parameter_distance
-    from l2ul_fast.unlearner.result import finite
-
     r, seed = cells[0]["r"], cells[0]["seed"]
     order, spare = stream(train.n, requests, r, seed)
     warm = u.copy()
@@ -137,9 +132,8 @@ def follow(
     seconds: list[float] = []
     for count, ids in enumerate(order, 1):
         with quiet():
-            begin = time.perf_counter()
-            found = u.unlearn(plain(ids))
-            seconds.append(time.perf_counter() - begin)
+            taken, found = clocked(partial(u.unlearn, plain(ids)))
+        seconds.append(taken)
         if every is not None and count % every == 0:
             again.append(once(u.refresh))
         if count not in points_of(requests):
@@ -174,16 +168,16 @@ def follow(
 
 
 DATASETS = ("magic", "adult", "covtype", "higgs")
-#: name: (tiny, quick, paper, full); s and anchor_rows None: the paper's, and the unlearner's choice.
+#: number: (tiny, quick, paper, full); s and anchor_rows None: the paper's, and the unlearner's choice.
 NUMBERS: dict[str, tuple[Any, ...]] = {
-    "lr": (("magic", "adult"), ("magic",), DATASETS, DATASETS),
+    "lr": (("magic", "adult"), ("magic",), DATASETS),
     "mlp": (("magic",), ("magic",), ("magic", "adult"), ("magic", "adult", "higgs")),
-    "rows": ({"lr": 1000, "mlp": 800}, {"lr": 8000, "mlp": 5000}, *[{"lr": None, "mlp": 60_000}] * 2),
-    "m": (60, 200, 1000, 1000),
-    "s": (200, 1000, None, None),
-    "anchor_rows": (200, 500, None, None),
+    "rows": ({"lr": 1000, "mlp": 800}, {"lr": 8000, "mlp": 5000}, {"lr": None, "mlp": 60_000}),
+    "m": (60, 200, 1000),
+    "s": (200, 1000, None),
+    "anchor_rows": (200, 500, None),
     "requests": (6, 50, 100, 1000),
-    "r": ({"lr": (1, 3), "mlp": (1,)}, {"lr": (1, 10), "mlp": (1,)}, *[{"lr": (1, 10), "mlp": (1, 10)}] * 2),
+    "r": ({"lr": (1, 3), "mlp": (1,)}, {"lr": (1, 10), "mlp": (1,)}, {"lr": (1, 10), "mlp": (1, 10)}),
     "every": (3, 20, 50, 100),
     "seeds": ({"lr": 1, "mlp": 1}, {"lr": 3, "mlp": 1}, {"lr": 10, "mlp": 3}, {"lr": 10, "mlp": 10}),
 }
@@ -258,10 +252,7 @@ register(
         name="sequence",
         title="A sequence of requests",
         help="A stream of requests: latency, rho and drift.",
-        profiles={
-            profile: {name: values[place] for name, values in NUMBERS.items()}
-            for place, profile in enumerate(("tiny", "quick", "paper", "full"))
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure=FIGURE,
         fields={

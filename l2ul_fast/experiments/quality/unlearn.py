@@ -22,7 +22,7 @@ from typing import Any
 from l2ul_fast.baselines.l2ul import DEFAULT, HEADS
 from l2ul_fast.datasets.registry import REGISTRY
 from l2ul_fast.experiments.quality import heads, identity
-from l2ul_fast.experiments.registry import Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Context, Experiment, Job, by_profile, register
 from l2ul_fast.experiments.speed import requests
 from l2ul_fast.measure.records import Number, Text, Truth, Whole, info, metric
 from l2ul_fast.measure.records import identity as identity_field
@@ -38,8 +38,8 @@ PARTS: dict[str, Callable[[Context], Iterator[Job]]] = {
     "reconstruction": identity.reconstruction_jobs,
     "fit": requests.fit_jobs,
 }
-#: name: (tiny, quick, full). datasets: those that are measured when none are named. rows: of a dataset in all at most.
-#: mlp: (dataset, rows in all); higgs with 20,000 is the size the goals of its times are for. cases: of identity; draws:
+#: number: (tiny, quick, paper and full). datasets: those that are measured when none are named. rows: of a dataset in
+#: all at most. mlp: (dataset, rows in all); its goals are for higgs with 20,000. cases: of identity; draws:
 #: of every kind of request. latency: {shape: rows}, rounds of 100 calls each. attacked: rows of a reconstructed model.
 NUMBERS: dict[str, tuple[Any, Any, Any]] = {
     "datasets": (("magic",), ("magic", "adult"), tuple(REGISTRY)),
@@ -77,10 +77,7 @@ NUMBERS: dict[str, tuple[Any, Any, Any]] = {
     "sums_rows": (2000, 100_000, 1_000_000),
     "repeats": (2, 3, 5),
 }
-PROFILES = {
-    profile: {name: values[place] for name, values in NUMBERS.items()}
-    for profile, place in (("tiny", 0), ("quick", 1), ("paper", 2), ("full", 2))
-}
+PROFILES = by_profile(NUMBERS)
 
 
 def jobs(context: Context) -> Iterator[Job]:

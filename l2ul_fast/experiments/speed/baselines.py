@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines import DeltaGrad, Fyemu, Recipe, Retrain, Sisa
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
 from l2ul_fast.experiments.speed.pairs import BATCH, LAM, H, adam_classifier, flatten
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import interleave
@@ -209,7 +209,7 @@ def measure_overhead(context: Context, cells: tuple[Cell, ...]) -> Iterator[Reco
         }
         if name == "fyemu":
             calls["noise"] = partial(method.make_noise, table.y[forget].astype(np.int64))
-        turns = repeats * (5 if name == "fyemu" else 1)  # short ones: more turns for the same time
+        turns = repeats * (context.numbers["short"] if name == "fyemu" else 1)
         times = interleave(calls, turns, {"request": CALLS[name], "gradients": 20, "noise": 20})
         arithmetic = visits * times["gradients"].median / min(few, n)
         if name == "fyemu":
@@ -234,7 +234,8 @@ def _visits(name: str, method: Any, facts: Record, n: int) -> int:
     return int(2 * facts["retain_rows"] + method.copies * facts["noise_rows"])
 
 
-NUMBERS = {"n": 1_000_000, "repeats": 5}
+#: short: how many more turns short requests get, which take the same time.
+NUMBERS = {"n": (2_000, 1_000_000), "repeats": (1, 5), "short": (1, 5)}
 
 
 # Report --------------------------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ register(
         name="baseline-speed",
         title="How fast our baselines are",
         help="Our Retrain beside scikit-learn and torch; what SISA, DeltaGrad and FYEMU add to their arithmetic.",
-        profiles={"tiny": {"n": 2_000, "repeats": 1}, "quick": NUMBERS, "paper": NUMBERS, "full": NUMBERS},
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure=FIGURE,
         fields={

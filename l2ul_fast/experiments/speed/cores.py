@@ -12,10 +12,13 @@ from functools import partial
 
 import numpy as np
 
+from l2ul_fast.baselines import Retrain
+from l2ul_fast.baselines.l2ul import quiet
 from l2ul_fast.experiments.inputs import standin_rows
 from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
 from l2ul_fast.measure.records import Record, info
 from l2ul_fast.measure.timing import interleave
+from l2ul_fast.models import LogisticModel
 from l2ul_fast.report.figure import Figure
 from l2ul_fast.report.style import BLUE, GREEN, INK, ORANGE, PINK, YELLOW, drawing_style, legend, seconds_axis, subplots
 from l2ul_fast.report.values import Cell as TableCell
@@ -34,6 +37,9 @@ from l2ul_fast.report.values import (
     timed,
 )
 from l2ul_fast.tables import ArrayTable
+from l2ul_fast.unlearner.l2ul import L2UL
+from l2ul_fast.unlearner.pairs.plan import draw_pairs
+from l2ul_kernels import Partitions, cell_counts
 
 #: task -> the method it is recorded under.
 TASKS = {
@@ -59,12 +65,6 @@ def jobs(context: Context) -> Iterator[Job]:
 
 def calls_of(table: ArrayTable, context: Context) -> dict[str, Callable[[], object]]:
     """One call per task; a request takes rows that are still there, as many as it says."""
-    from l2ul_fast.baselines import Retrain
-    from l2ul_fast.models import LogisticModel
-    from l2ul_fast.unlearner.l2ul import L2UL
-    from l2ul_fast.unlearner.pairs.plan import draw_pairs
-    from l2ul_kernels import Partitions, cell_counts
-
     numbers, seed = context.numbers, context.seed
     rng = np.random.default_rng([seed, 61])
     u = L2UL("lr", random_state=seed).fit(table.X, table.y)
@@ -86,8 +86,6 @@ def calls_of(table: ArrayTable, context: Context) -> dict[str, Callable[[], obje
 
 def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
     """Medians of all tasks in turn."""
-    from l2ul_fast.baselines.l2ul import quiet
-
     numbers, table = context.numbers, standin_rows(context.numbers["n"])
     every = calls_of(table, context)
     calls = {cell["task"]: every[cell["task"]] for cell in cells}
@@ -103,15 +101,11 @@ def measure(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
         amount, unit = work.get(task, (1, "requests"))
         yield {
             **cell,
-            "source": "stand-in",
-            "d": table.d,
-            "model": "lr",
-            "seconds": spent.median,
-            "spread": spent.spread,
-            "repeats": numbers["repeats"],
-            "rate": amount / spent.median,
-            "unit": f"{unit}/s",
-        } | ({"answer_seconds": spent.median} if cell["r"] or task == "retrain" else {})
+            **{"source": "stand-in", "d": table.d, "model": "lr"},
+            **spent.facts,
+            **{"rate": amount / spent.median, "unit": f"{unit}/s"},
+            **({"answer_seconds": spent.median} if cell["r"] or task == "retrain" else {}),
+        }
 
 
 # Report --------------------------------------------------------------------------------------------------------------
@@ -222,6 +216,5 @@ register(
         fields={"rate": info("work done per second"), "unit": info("of the rate", (str,))},
         datasets=("higgs",),
         order=90,
-        each_thread_count=False,
     )
 )

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from l2ul_fast.datasets.registry import REGISTRY
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
 from l2ul_fast.experiments.speed.peers import COMPARABLE, PEERS
 from l2ul_fast.measure.records import Record, info, metric
 from l2ul_fast.measure.timing import PAUSE, interleave, once
@@ -190,7 +190,7 @@ def cold_start(cells: tuple[Cell, ...]) -> Iterator[Record]:
             yield {**cell, **(first if cell["method"] == "cold" else start())}
 
 
-NUMBERS = {"d": DIMENSIONS, "psi": SEEDS, "repeats": 7, "slice": 0.015, "starts": 5}
+NUMBERS = {"d": ((3,), DIMENSIONS), "psi": ((4,), SEEDS), "repeats": (1, 7), "slice": (0.001, 0.015), "starts": (1, 5)}
 STARTS = ("import_numpy", "import_numba", "import_ours", "import_all", "first_call", "one_row_call")
 
 register(
@@ -198,12 +198,7 @@ register(
         name="kernels",
         title="Kernels",
         help="Our kernels beside every peer and the machine's matrix product.",
-        profiles={
-            "tiny": NUMBERS | {"d": (3,), "psi": (4,), "repeats": 1, "slice": 0.001, "starts": 1},
-            "quick": NUMBERS,
-            "paper": NUMBERS,
-            "full": NUMBERS,
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure="l2ul_fast.report.figures.kernels:FIGURE",
         fields={

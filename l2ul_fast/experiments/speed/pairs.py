@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, register
+from l2ul_fast.experiments.registry import Cell, Context, Experiment, Job, by_profile, register
 from l2ul_fast.measure.records import Record, info
 from l2ul_fast.measure.timing import interleave, once
 from l2ul_fast.models.mlp import MLPModel
@@ -261,19 +261,14 @@ def measure_mlp(context: Context, cells: tuple[Cell, ...]) -> Iterator[Record]:
         }
 
 
-NUMBERS = {"m": 1000, "s": {"lr": 1000, "mlp": 3000}, "repeats": 5}
+NUMBERS = {"m": (6, 200, 1000), "s": ({"lr": 100, "mlp": 200}, {"lr": 1000, "mlp": 3000}), "repeats": (1, 3, 5)}
 
 register(
     Experiment(
         name="pairs",
         title="Training pairs of the learned heads",
         help="Training pairs of the learned heads beside scikit-learn and torch.",
-        profiles={
-            "tiny": {"m": 6, "s": {"lr": 100, "mlp": 200}, "repeats": 1},
-            "quick": {"m": 200, "s": {"lr": 1000, "mlp": 3000}, "repeats": 3},
-            "paper": NUMBERS,
-            "full": NUMBERS,
-        },
+        profiles=by_profile(NUMBERS),
         jobs=jobs,
         figure="l2ul_fast.report.figures.unlearn:PAIRS",
         fields={

@@ -42,7 +42,7 @@ from l2ul_fast.experiments.inputs import (
 from l2ul_fast.experiments.quality.heads import expansion_of, shifts, widths
 from l2ul_fast.experiments.registry import Cell, Context, Job
 from l2ul_fast.measure.records import Record
-from l2ul_fast.measure.timing import interleave, once
+from l2ul_fast.measure.timing import clocked, interleave, once
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable, FileTable
 from l2ul_fast.unlearner.l2ul import L2UL
@@ -486,9 +486,8 @@ def _follow(u: L2UL, rows: Iterator[int]) -> Record:
         tiers: dict[str, int] = {}
         error = 0.0
         for row in rows:
-            begin = time.perf_counter()
-            result = u.unlearn([row])
-            seconds.append(time.perf_counter() - begin)
+            taken, result = clocked(partial(u.unlearn, [row]))
+            seconds.append(taken)
             tiers[result.tier] = tiers.get(result.tier, 0) + 1
             error = max(error, result.error if result.error is not None else 0.0)
             if result.due is not None:
