@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
@@ -49,14 +50,12 @@ from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weigh
 #: Pairs between two calls of `progress`, for each thread.
 REPORT = 32
 
-Float = NDArray[np.float64]
-
 
 class Pairs(NamedTuple):
     """m subsets of rows; the first n_forget of each are left out in the second fit of the pair."""
 
-    ids: NDArray[np.int64]  # (m, s)
-    n_forget: NDArray[np.int64]  # (m,)
+    ids: Ints  # (m, s)
+    n_forget: Ints  # (m,)
 
 
 class Fits(NamedTuple):
@@ -64,7 +63,7 @@ class Fits(NamedTuple):
 
     theta: Float  # (m, 2, ...) parameters
     norms: Float  # (m, 2) largest entry of the gradient
-    steps: NDArray[np.int64]  # (m, 2) Newton steps
+    steps: Ints  # (m, 2) Newton steps
 
 
 @kernel(inline=True)
@@ -132,7 +131,7 @@ def logistic_fit_pairs(
     tol: float = 1e-10,
     max_steps: int = 50,
     progress: Callable[[int, int], object] | None = None,
-) -> tuple[Float, Float, Float, NDArray[np.int64]]:
+) -> tuple[Float, Float, Float, Ints]:
     """Fit m pairs: all rows ids[i] of X, and those without the first n_forget[i].
 
     X (n, d) float32 or float64, y (n,) of 0 and 1, ids (m, s), n_forget (m,) from 0 to s - 1. Returns theta (m, p),
@@ -155,7 +154,7 @@ def logistic_fit_pairs(
 class _Scratch(NamedTuple):
     """Memory for a tile of rows."""
 
-    ids: NDArray[np.int64]  # (TILE,)
+    ids: Ints  # (TILE,)
     columns: Float  # (width, rows)
     values: Float  # (4, rows) labels, scores, residuals, curvatures
     scaled: Float  # (3, CHUNK)
@@ -217,8 +216,8 @@ def _padded(theta: ArrayLike, p: int, name: str = "theta") -> Float:
 
 
 def _sums(
-    X: NDArray[Any],
-    y: NDArray[Any],
+    X: Array,
+    y: Array,
     theta: ArrayLike,
     mode: int,
     weights: ArrayLike | None = None,

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.linear.logistic import Fits, Pairs, fit_all
@@ -42,14 +43,12 @@ from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weigh
 #: Pairs between two calls of `progress`, for each thread.
 REPORT = 4
 
-Float = NDArray[np.float64]
-
 
 class Block(NamedTuple):
     """Some rows with what follows from them at one theta; rows and widths padded as in simd/columns."""
 
     columns: Float  # (width, rows)
-    y: NDArray[Any]  # (rows,)
+    y: Array  # (rows,)
     weight: Float  # (rows,)
     P: Float  # (C, rows) scores, then probabilities
     top: Float  # (rows,) scratch, like all that follow
@@ -76,10 +75,10 @@ class _Scratch(NamedTuple):
 
     block: Block
     V: Float  # (C, rows) scores of a direction
-    ids: NDArray[np.int64]  # (TILE,)
+    ids: Ints  # (TILE,)
 
 
-def _new_block(n: int, d: int, C: int, y: NDArray[Any]) -> Block:
+def _new_block(n: int, d: int, C: int, y: Array) -> Block:
     width, rows = width_of(d + 1), padded(n)
     shapes = [(C, rows), (rows,), (rows,), (3, CHUNK), (width, width)]
     columns, labels = aligned_zeros((width, rows)), np.zeros_like(y, shape=rows)
@@ -255,7 +254,7 @@ def softmax_fit_pairs(
     tol: float = 1e-10,
     max_steps: int = 50,
     progress: Callable[[int, int], object] | None = None,
-) -> tuple[Float, Float, Float, NDArray[np.int64]]:
+) -> tuple[Float, Float, Float, Ints]:
     """Fit m pairs: all rows ids[i] of X, and those without the first n_forget[i] (see `logistic_fit_pairs`).
 
     A gradient norm is infinite where a class has no row left: its intercept then has no finite optimum.
@@ -320,7 +319,7 @@ def _flat(blocks: Float) -> Float:
     return np.concatenate([blocks[..., :-1].reshape(*lead, -1), blocks[..., -1]], axis=-1)
 
 
-def _order(n_classes: int, d: int) -> NDArray[np.int64]:
+def _order(n_classes: int, d: int) -> Ints:
     """order[i] = index c * (d + 1) + k of theta's entry i."""
     return _flat(np.arange(n_classes * (d + 1), dtype=np.float64).reshape(n_classes, d + 1)).astype(np.int64)
 
@@ -332,8 +331,8 @@ def _classes(n_classes: int) -> int:
 
 
 def _sums(
-    X: NDArray[Any],
-    y: NDArray[Any],
+    X: Array,
+    y: Array,
     theta: ArrayLike,
     C: int,
     mode: int,

@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels.arrays import Array, Bytes, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
@@ -30,19 +31,19 @@ from l2ul_kernels.simd.views import borrow, vector
 class PairFits(NamedTuple):
     """m pairs: parameters (m, p) of the fits on all and on the retained rows; column 0 full, column 1 retained."""
 
-    theta: NDArray[np.float64]
-    theta_r: NDArray[np.float64]
-    gradient_norm: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    steps: NDArray[np.int64]
+    theta: Float
+    theta_r: Float
+    gradient_norm: Float
+    loss: Float
+    steps: Ints
 
 
 class Training(NamedTuple):
     """m pairs to train and how."""
 
-    ids: NDArray[np.int64]  # (m, s)
-    n_forget: NDArray[np.int64]  # (m,)
-    orders: tuple[NDArray[np.int64], ...]  # of both runs: (epochs, batches)
+    ids: Ints  # (m, s)
+    n_forget: Ints  # (m,)
+    orders: tuple[Ints, ...]  # of both runs: (epochs, batches)
     rates: tuple[float, float]
     lam: float
     runs: int  # 1: on all rows only
@@ -95,13 +96,13 @@ def _train(first: int, last: int, thread: int, scratch: Any, rows: Any, what: An
             _adam(scratch, batches, what.orders[run], what.rates[run], what.lam, theta, vectors[thread])
 
 
-def batch_orders(epochs: int, batches: int, seed: int) -> NDArray[np.int64]:
+def batch_orders(epochs: int, batches: int, seed: int) -> Ints:
     """(epochs, batches): the order of the batches in every epoch, shared by all models."""
     rng = np.random.default_rng(seed)
     return rng.permuted(np.tile(np.arange(batches), (epochs, 1)), axis=1)
 
 
-def check_pairs(ids: ArrayLike, n: int, n_forget: ArrayLike | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def check_pairs(ids: ArrayLike, n: int, n_forget: ArrayLike | None) -> tuple[Ints, Ints]:
     """ids (m, s) int64 in 0 .. n - 1 and the sizes (m,) of the forget parts, which leave a row to retain."""
     ids = np.asarray(ids)
     if ids.ndim != 2 or ids.dtype.kind not in "iu":
@@ -119,11 +120,11 @@ def check_pairs(ids: ArrayLike, n: int, n_forget: ArrayLike | None) -> tuple[NDA
 
 
 def _adam_runs(
-    X: NDArray[Any],
-    y: NDArray[np.uint8],
-    ids: NDArray[np.int64],
-    n_forget: NDArray[np.int64],
-    start: NDArray[Any],
+    X: Array,
+    y: Bytes,
+    ids: Ints,
+    n_forget: Ints,
+    start: Array,
     lay: Layout,
     lam: float,
     epochs: tuple[int, ...],
@@ -170,7 +171,7 @@ def mlp_train(
     tol: float | None = None,
     max_steps: int = 500,
     seed: int = 0,
-) -> NDArray[np.float64]:
+) -> Float:
     """Adam from start (m, p) on rows ids (m, s) of X (n, d), or all rows: m models (m, p) after `epochs` epochs.
 
     Minimises mean log-loss + lam / 2 |theta|^2; float32, learning rate `rate` falling to 0 as a cosine, the order of

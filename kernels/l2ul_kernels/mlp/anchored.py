@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.mlp.lbfgs import History, after_inverse, before_inverse
@@ -29,20 +30,20 @@ MEMORY = 8
 class AnchoredPairs(NamedTuple):
     """theta_r (m, p), its gradient norm (m,) and the passes over the data that each pair took (m,)."""
 
-    theta_r: NDArray[np.float64]
-    gradient_norm: NDArray[np.float64]
-    steps: NDArray[np.int64]
+    theta_r: Float
+    gradient_norm: Float
+    steps: Ints
 
 
 class Steps(NamedTuple):
     """Gradients, directions and history (see lbfgs.History) of m pairs."""
 
-    g: NDArray[np.float64]  # (m, padded)
-    q: NDArray[np.float64]  # (m, padded)
-    pairs: NDArray[np.float64]  # (m, 2 MEMORY, padded)
-    ratios: NDArray[np.float64]  # (m, MEMORY)
-    kept: NDArray[np.int64]  # (m,)
-    newest: NDArray[np.int64]  # (m,)
+    g: Float  # (m, padded)
+    q: Float  # (m, padded)
+    pairs: Float  # (m, 2 MEMORY, padded)
+    ratios: Float  # (m, MEMORY)
+    kept: Ints  # (m,)
+    newest: Ints  # (m,)
 
 
 @kernel()
@@ -64,9 +65,7 @@ def _directions(first: int, last: int, thread: int, active: Any, steps: Any, inv
 class _Solver:
     """State of m pairs while they are solved; all arrays padded."""
 
-    def __init__(
-        self, lay: Layout, theta: NDArray[Any], anchor: NDArray[Any], mu: float, inverse: NDArray[Any], m: int
-    ) -> None:
+    def __init__(self, lay: Layout, theta: Array, anchor: Array, mu: float, inverse: Array, m: int) -> None:
         self.lay, self.mu, self.m = lay, mu, m
         self.anchor = lay.pad(anchor)
         self.w = np.repeat(lay.pad(theta)[None], m, axis=0)
@@ -77,9 +76,7 @@ class _Solver:
         self.steps = Steps(*parts)
         self.g = self.steps.g
 
-    def gradients(
-        self, rows: Any, n: int, starts: NDArray[Any], full: NDArray[Any], w: NDArray[Any], active: NDArray[Any]
-    ) -> NDArray[Any]:
+    def gradients(self, rows: Any, n: int, starts: Array, full: Array, w: Array, active: Array) -> Array:
         """Gradients (k, padded) of the active pairs at w (k, padded), given the sums `full` over all rows."""
         each = np.arange(len(active))
         items = np.stack([starts[active], starts[active + 1], each, each + 1, each], axis=1)
@@ -88,12 +85,12 @@ class _Solver:
         g = (full - sums) / rest + self.mu * (w - self.anchor)
         return g
 
-    def directions(self, active: NDArray[Any]) -> None:
+    def directions(self, active: Array) -> None:
         threads = numba.get_num_threads()
         memory = np.zeros((threads, self.lay.padded)), np.zeros((threads, MEMORY))
         parallel_for(_directions, len(active), active, self.steps, self.inverse, memory)
 
-    def remember(self, i: NDArray[Any], step: NDArray[Any], change: NDArray[Any]) -> None:
+    def remember(self, i: Array, step: Array, change: Array) -> None:
         """Keep the newest (step, change of gradient) of the pairs i, where the curvature is positive."""
         curvature = np.einsum("ij,ij->i", step, change)
         good = curvature > 1e-10 * np.einsum("ij,ij->i", step, step)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
 from l2ul_kernels.codegen.parallel import parallel_for
@@ -42,18 +43,18 @@ class Chunks(NamedTuple):
 class Hessian(NamedTuple):
     """Sums of every chunk; lower triangles."""
 
-    units: NDArray[np.float64]  # (chunks, h (h + 1) / 2, d + 1, dp) Gram matrix of each pair of units
-    cross: NDArray[np.float64]  # (chunks, h, h + 1, dp) a unit's weights against [w2, b2]
-    head: NDArray[np.float64]  # (chunks, h + 1, h + 1) [w2, b2] against itself
+    units: Float  # (chunks, h (h + 1) / 2, d + 1, dp) Gram matrix of each pair of units
+    cross: Float  # (chunks, h, h + 1, dp) a unit's weights against [w2, b2]
+    head: Float  # (chunks, h + 1, h + 1) [w2, b2] against itself
 
 
 class Work(NamedTuple):
     """Scratch behind a block."""
 
-    part: NDArray[Any]  # (B,) q u_i
-    temp: NDArray[Any]  # (B,)
-    cross: NDArray[Any]  # (h + 1, B)
-    weighted: NDArray[Any]  # (d + 1, B)
+    part: Array  # (B,) q u_i
+    temp: Array  # (B,)
+    cross: Array  # (h + 1, B)
+    weighted: Array  # (d + 1, B)
 
 
 @kernel()
@@ -139,7 +140,7 @@ def mlp_hessian(
     activation: str = "tanh",
     weights: ArrayLike | None = None,
     ids: ArrayLike | None = None,
-) -> NDArray[np.float64]:
+) -> Float:
     """Hessian (p, p) of the loss sum over the rows of X (n, d), or of X[ids]; two classes; exactly symmetric."""
     X, y = check_data(X, y, 2)
     d = X.shape[1]
@@ -170,9 +171,9 @@ def mlp_hessian(
 class Changes(NamedTuple):
     """Scratch behind a block: changes along a direction."""
 
-    hidden: NDArray[Any]  # (h, B) of the activations
-    back: NDArray[Any]  # (h, B) of the hidden layer's errors
-    z: NDArray[Any]  # (o, B) of the logits, then of their errors
+    hidden: Array  # (h, B) of the activations
+    back: Array  # (h, B) of the hidden layer's errors
+    z: Array  # (o, B) of the logits, then of their errors
 
 
 @kernel()
@@ -251,7 +252,7 @@ def mlp_hvp(
     activation: str = "tanh",
     n_classes: int = 2,
     weights: ArrayLike | None = None,
-) -> NDArray[np.float64]:
+) -> Float:
     """Hessian of the loss sum over the rows of X (n, d) times the direction v (p,)."""
     X, y = check_data(X, y, n_classes)
     lay = layout(X.shape[1], h, n_classes, activation)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Bytes, Float, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
@@ -46,12 +47,12 @@ class Layout(NamedTuple):
     size: int
     dp: int
     padded: int
-    where: NDArray[np.int64]
+    where: Ints
 
     def shape(self, block: int) -> Shape:
         return Shape(self.d, self.h, self.o, block, self.dp, self.relu)
 
-    def pad(self, theta: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
+    def pad(self, theta: Array, dtype: Any = np.float64) -> Array:
         """(..., p) -> (..., padded)."""
         out = np.zeros((*theta.shape[:-1], self.padded), dtype)
         out[..., self.where] = theta
@@ -80,7 +81,7 @@ def layout(d: int, h: int, n_classes: int, activation: str, itemsize: int = 8) -
     return Layout(d, h, o, int(activation == "relu"), len(where), dp, padded, where)
 
 
-def check_data(X: ArrayLike, y: ArrayLike | None, n_classes: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+def check_data(X: ArrayLike, y: ArrayLike | None, n_classes: int) -> tuple[Array, Bytes]:
     """X (n, d) float32 or float64, C-contiguous, and labels as uint8; without y zeros."""
     if not 2 <= n_classes <= MAX_CLASSES:
         raise ValueError(f"n_classes must be from 2 to {MAX_CLASSES}, got {n_classes}")
@@ -102,14 +103,14 @@ def check_data(X: ArrayLike, y: ArrayLike | None, n_classes: int) -> tuple[NDArr
     return X, np.require(y, np.uint8, ("C", "W"))
 
 
-def check_theta(theta: ArrayLike, lay: Layout) -> NDArray[np.float64]:
+def check_theta(theta: ArrayLike, lay: Layout) -> Float:
     theta = np.ascontiguousarray(theta, np.float64)
     if theta.ndim not in (1, 2) or theta.shape[-1] != lay.size:
         raise ValueError(f"theta must have {lay.size} entries for d={lay.d}, h={lay.h}, got shape {theta.shape}")
     return theta
 
 
-def check_ids(ids: ArrayLike | None, n: int) -> NDArray[np.int64]:
+def check_ids(ids: ArrayLike | None, n: int) -> Ints:
     """Row ids as int64, all in 0 .. n - 1; None gives an empty array, which the kernels read as all rows."""
     if ids is None:
         return np.empty(0, np.int64)
@@ -121,7 +122,7 @@ def check_ids(ids: ArrayLike | None, n: int) -> NDArray[np.int64]:
     return np.require(ids, np.int64, ("C", "W"))
 
 
-def check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+def check_weights(weights: ArrayLike | None, n: int) -> Float:
     if weights is None:
         return np.empty(0)
     weights = np.require(weights, np.float64, ("C", "W"))
@@ -179,9 +180,9 @@ def few_gradient(X: Any, y: Any, theta: Any, h: int, o: int, relu: int, memory: 
 class SumItems(NamedTuple):
     """What `_sums` adds up."""
 
-    bounds: NDArray[np.int64]  # (items, 5): first row, end, first vector, end, first line of out
-    P: NDArray[np.float64]  # (W, padded) parameters
-    out: NDArray[np.float64]  # (lines, padded + 1): gradient and loss; each vector of an item has a line of its own
+    bounds: Ints  # (items, 5): first row, end, first vector, end, first line of out
+    P: Float  # (W, padded) parameters
+    out: Float  # (lines, padded + 1): gradient and loss; each vector of an item has a line of its own
 
 
 @kernel()
@@ -200,9 +201,7 @@ def _sums(first: int, last: int, thread: int, scratch: Any, rows: Any, items: An
                 out[to, padded] += call_at(scratch.gradient, block.loss[0], (block, P, G, want_loss))
 
 
-def sums_of_items(
-    rows: Rows, bounds: NDArray[np.int64], P: NDArray[np.float64], lay: Layout, lines: int, want_loss: bool
-) -> NDArray[np.float64]:
+def sums_of_items(rows: Rows, bounds: Ints, P: Float, lay: Layout, lines: int, want_loss: bool) -> Float:
     """(lines, padded + 1) of `SumItems`."""
     items = SumItems(bounds, P, np.zeros((lines, lay.padded + 1)))
     scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads())
@@ -210,7 +209,7 @@ def sums_of_items(
     return items.out
 
 
-def padded_sums(rows: Rows, n: int, P: NDArray[np.float64], lay: Layout, want_loss: bool = True) -> NDArray[np.float64]:
+def padded_sums(rows: Rows, n: int, P: Float, lay: Layout, want_loss: bool = True) -> Float:
     """(W, padded + 1) gradient sums and loss sum over n rows (see `rows_of`) for padded parameters P (W, padded)."""
     chunks, total = -(-n // CHUNK), np.zeros((len(P), lay.padded + 1))
     at_once = max(1, PARTIAL_BYTES // (8 * (lay.padded + 1) * max(chunks, 1)))
@@ -238,8 +237,8 @@ def mlp_sums(
     n_classes: int = 2,
     weights: ArrayLike | None = None,
     ids: ArrayLike | None = None,
-    gradient_out: NDArray[np.float64] | None = None,
-) -> tuple[Any, NDArray[np.float64]]:
+    gradient_out: Float | None = None,
+) -> tuple[Any, Float]:
     """(loss sum, gradient sum (p,)) over the rows of X (n, d) with labels y (n,), or over rows X[ids].
 
     weights (n,) multiply the rows' losses. With theta (W, p) both are computed for W parameter vectors in one pass:
@@ -266,7 +265,7 @@ def mlp_sums(
 
 def mlp_gradient(
     X: ArrayLike, y: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[np.float64]:
+) -> Float:
     """Mean gradient (p,) of the rows' losses, without penalty; of no rows it is zero. Fast for single rows too."""
     X, y = check_data(X, y, n_classes)
     if len(X) > FEW:
@@ -296,9 +295,7 @@ def _logits(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any,
                 out[i, c] = block.z[c, i - lo]
 
 
-def mlp_logits(
-    X: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[np.float64]:
+def mlp_logits(X: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2) -> Float:
     """Logits (n, o) of the rows X (n, d): o = 1 for two classes (positive means class 1), else one for every class."""
     X, y = check_data(X, None, n_classes)
     lay = layout(X.shape[1], h, n_classes, activation)

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Float, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.sgd import deltagrad
@@ -23,9 +24,6 @@ from l2ul_kernels.sgd.minibatch import Engine, engine, padding
 from l2ul_kernels.sgd.noise import Ascent, Net, noise_rows
 from l2ul_kernels.threads import parallel_entry
 from l2ul_kernels.validate import check_xy, readable
-
-Float = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 #: Multiply-adds of noise below which starting other threads costs more than they save.
 NOISE_SERIAL = 2_000_000
@@ -51,7 +49,7 @@ class Replay(NamedTuple):
     trace: Trace | None
 
 
-def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ids | None, Ids, Ids]:
+def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ints | None, Ints, Ints]:
     """ids (k,) in 0 .. n - 1, starts (batches + 1,) ascending from 0 to k, order (T,) in 0 .. batches - 1, as int64.
 
     Without ids the last of starts may be any number of rows.
@@ -81,7 +79,7 @@ def check_rates(rates: ArrayLike, steps: int) -> Float:
     return rates if rates.shape == (steps,) else np.full(steps, rates.item())
 
 
-def batch_weights(weights: Float, ids: Ids | None, starts: Ids) -> Float:
+def batch_weights(weights: Float, ids: Ints | None, starts: Ints) -> Float:
     """(batches,) sum of the rows' weights in every batch."""
     sums = np.zeros(len(starts) - 1)
     some = np.flatnonzero(np.diff(starts))
@@ -138,11 +136,11 @@ class Descent:
         return weights
 
     @cached_property
-    def _all(self) -> Ids:
+    def _all(self) -> Ints:
         """The row of every visit when rows are taken as they lie."""
         return np.arange(len(self.X))
 
-    def _engine(self, ids: Ids | None, starts: Ids, weights: Float, workers: int | None, largest: int = 0) -> Engine:
+    def _engine(self, ids: Ints | None, starts: Ints, weights: Float, workers: int | None, largest: int = 0) -> Engine:
         largest = max(largest, int(np.diff(starts).max(initial=0)))
         count = numba.get_num_threads() if workers is None else workers
         visits, key = self._all if ids is None else ids, (largest, count, ids is None)
@@ -201,7 +199,7 @@ class Descent:
         cache = Cache(*(np.zeros((steps if trace else 0, self.pad.size)) for _ in range(2)))
         batches, work = Batches(E, starts, scales, F, starts), np.zeros((4, self.pad.size))
 
-        def run(order: Ids) -> None:
+        def run(order: Ints) -> None:
             what = (Extra(ranges, more), int(adam), int(restart), u, work, cache)
             deltagrad.train(batches, Steps(order, rates, self.lam, self.centre), *what)
 
@@ -263,7 +261,7 @@ class Descent:
         rule, counts = Rule(burn_in, period, float(limit), int(published), curvature), np.zeros(4, np.int64)
         batches, work, old = Batches(E, starts, full, F, bounds), np.zeros((5, size)), Cache(trace.W, trace.G)
 
-        def run(order: Ids) -> None:
+        def run(order: Ints) -> None:
             what = (old, rule, pairs, work, u, (counts, cache))
             deltagrad.replay(batches, Steps(order, rates, self.lam, self.centre), *what)
 
