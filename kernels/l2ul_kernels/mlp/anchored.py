@@ -18,10 +18,11 @@ from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.mlp.lbfgs import History, after_inverse, before_inverse
-from l2ul_kernels.mlp.model import Layout, check_data, check_ids, check_theta, layout, padded_sums, sums_of_items
+from l2ul_kernels.mlp.model import MAX_CLASSES, Layout, check_theta, layout, padded_sums, sums_of_items
 from l2ul_kernels.simd.gemm import gemm
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
+from l2ul_kernels.validate import check_row_ids, check_xy, readable
 
 #: Steps that the correction of H_D^-1 remembers.
 MEMORY = 8
@@ -125,14 +126,14 @@ def mlp_anchored_pairs(
     (p, p) belongs to mean loss of all rows + mu / 2 |w - anchor|^2 at theta. A pair is done when its gradient norm is
     at most tol; after max_steps passes it is returned as it is: look at gradient_norm.
     """
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
-    theta, anchor = check_theta(theta, lay), check_theta(anchor, lay)
+    theta, anchor = check_theta(theta, lay), check_theta(anchor, lay, name="anchor")
     inverse = np.asarray(inverse_hessian, np.float64)
     if inverse.shape != (lay.size, lay.size):
         raise ValueError(f"inverse_hessian must have shape ({lay.size}, {lay.size}), got {inverse.shape}")
-    ids = check_ids(forget_ids, len(X))
-    starts = np.require(forget_starts, np.int64, ("C", "W"))
+    ids = check_row_ids(forget_ids, len(X))
+    starts = readable(forget_starts, np.int64)
     n, m, sizes = len(X), len(starts) - 1, np.diff(starts)
     if m < 0 or starts[0] != 0 or starts[-1] != len(ids) or (sizes < 0).any():
         raise ValueError("forget_starts must rise from 0 to the number of forget_ids")

@@ -318,7 +318,7 @@ def test_bad_input_is_one_clear_sentence():
         (ValueError, "weights", lambda: mlp_sums(X, y, theta, 4, weights=np.ones(3))),
         (ValueError, "gradient_out", lambda: mlp_sums(X, y, theta, 4, gradient_out=np.zeros(3))),
         (ValueError, "n_forget", lambda: mlp_fit_pairs(X, y, ids, [50], theta, 4)),
-        (TypeError, r"\(m, s\)", lambda: mlp_fit_pairs(X, y, ids[0], [1], theta, 4)),
+        (ValueError, "2 dimension", lambda: mlp_fit_pairs(X, y, ids[0], [1], theta, 4)),
         (ValueError, "epochs", lambda: mlp_train(X, y, theta, h=4, epochs=0)),
         (ValueError, "lam", lambda: mlp_train(X, y, theta, h=4, lam=-1.0)),
         (

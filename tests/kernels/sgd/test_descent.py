@@ -268,7 +268,7 @@ def test_bad_input_is_refused():
         ((start[:2], ids, [0, 10], [0], 0.1), "start must have shape"),
         ((start, ids + 1, [0, 10], [0], 0.1), "row ids"),
         ((start, ids, [0, 9], [0], 0.1), "starts must ascend"),
-        ((start, ids, [0, 10], [1], 0.1), "order must name"),
+        ((start, ids, [0, 10], [1], 0.1), "order must lie"),
     ):
         with pytest.raises(ValueError, match=message):
             descent.train(*arguments)
