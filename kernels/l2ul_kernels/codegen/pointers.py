@@ -17,7 +17,7 @@ from l2ul_kernels.codegen.twins import COMPILED, intrinsic, memory
 
 def address(array: Array) -> int:
     """Where the array's first element lies; the caller keeps the array alive."""
-    return int(array.__array_interface__["data"][0])
+    return int(array.ctypes.data)
 
 
 def _count_bits(mask: Any) -> int:

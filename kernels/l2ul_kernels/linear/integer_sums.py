@@ -29,7 +29,7 @@ import numpy as np
 from numba import prange
 
 from l2ul_kernels.arrays import Array, Float, Ints
-from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.alignment import aligned_parts
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
 from l2ul_kernels.simd.gemm import gemm
@@ -200,7 +200,8 @@ def block_memory(p: int, order: int) -> Memory:
     wide = -(-p // LINE) * LINE
     q = -(-(p * (p + 1) // 2) // LINE) * LINE + LINE if order == 3 else LINE
     shapes = [(BLOCK + 1, wide), (6, BLOCK), (p + 3, wide), (BLOCK, q), (p if order == 3 else 1, q)]
-    return Memory(*map(aligned_zeros, shapes, [float, float, np.int64, float, float]))
+    kinds: Any = (float, float, np.int64, float, float)
+    return Memory(*aligned_parts(*zip(shapes, kinds, strict=True), zeros=True))
 
 
 @kernel()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from l2ul_kernels.arrays import Array, Float, Ints
-from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.codegen.alignment import aligned_parts
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.linear.newton import Rule, minimise, new_work
@@ -167,8 +167,8 @@ class _Scratch(NamedTuple):
 
 def _scratch(d: int) -> _Scratch:
     rows = padded(TILE)
-    shapes = [(width_of(d + 1), rows), (4, rows), (3, CHUNK)]
-    return _Scratch(np.zeros(TILE, np.int64), *map(aligned_zeros, shapes))
+    parts = ((width_of(d + 1), rows), float), ((4, rows), float), ((3, CHUNK), float)
+    return _Scratch(np.zeros(TILE, np.int64), *aligned_parts(*parts, zeros=True))
 
 
 @kernel(inline=True)

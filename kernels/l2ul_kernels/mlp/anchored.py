@@ -72,8 +72,8 @@ class _Solver:
         self.w = np.repeat(lay.pad(theta)[None], m, axis=0)
         self.inverse = np.zeros((lay.padded, lay.padded))
         self.inverse[np.ix_(lay.where, lay.where)] = inverse
-        shapes, counts = [(m, lay.padded), (m, lay.padded), (m, 2 * MEMORY, lay.padded), (m, MEMORY)], (m, np.int64)
-        parts: Any = (*map(np.zeros, shapes), np.zeros(*counts), np.zeros(*counts))
+        shapes = [(m, lay.padded), (m, lay.padded), (m, 2 * MEMORY, lay.padded), (m, MEMORY)]
+        parts: Any = (*map(np.zeros, shapes), *np.zeros((2, m), np.int64))
         self.steps = Steps(*parts)
         self.g = self.steps.g
 
@@ -83,8 +83,7 @@ class _Solver:
         items = np.stack([starts[active], starts[active + 1], each, each + 1, each], axis=1)
         sums = sums_of_items(rows, items, w, self.lay, len(active), False)[:, :-1]
         rest = (n - np.diff(starts)[active])[:, None]
-        g = (full - sums) / rest + self.mu * (w - self.anchor)
-        return g
+        return (full - sums) / rest + self.mu * (w - self.anchor)
 
     def directions(self, active: Array) -> None:
         threads = numba.get_num_threads()
@@ -97,11 +96,8 @@ class _Solver:
         good = curvature > 1e-10 * np.einsum("ij,ij->i", step, step)
         i, step, change, curvature = i[good], step[good], change[good], curvature[good]
         at, kept = (self.steps.newest[i] + 1) % MEMORY, self.steps.kept
-        self.steps.pairs[i, 2 * at], self.steps.pairs[i, 2 * at + 1], self.steps.ratios[i, at] = (
-            step,
-            change,
-            1 / curvature,
-        )
+        pairs, ratios = self.steps.pairs, self.steps.ratios
+        pairs[i, 2 * at], pairs[i, 2 * at + 1], ratios[i, at] = step, change, 1 / curvature
         self.steps.newest[i], kept[i] = at, np.minimum(kept[i] + 1, MEMORY)
 
 
@@ -142,9 +138,7 @@ def mlp_anchored_pairs(
     everything, forgotten = (rows_of(X, y, ids=i) for i in (None, ids))
     state = _Solver(lay, theta, anchor, mu, inverse, m)
     active = np.arange(m)
-    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[
-        :, :-1
-    ]  # one pass serves all: they start alike
+    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[:, :-1]  # for all: they start alike
     state.g[:] = state.gradients(forgotten, n, starts, full, state.w, active)
     norm, steps, length = np.linalg.norm(state.g, axis=1), np.zeros(m, np.int64), np.ones(m)
     for _ in range(max_steps):

@@ -192,14 +192,8 @@ def _state_of(A: Any, at: int, padded: int) -> Any:
     history = History(
         matrix(A, ring, 2 * MEMORY, padded), vector(A, ratios, MEMORY), vector(A, ratios + MEMORY, MEMORY)
     )
-    return State(
-        vector(A, at, padded),
-        vector(A, at + padded, padded),
-        vector(A, at + 2 * padded, padded),
-        vector(A, at + 3 * padded, padded),
-        vector(A, at + 4 * padded, padded),
-        history,
-    )
+    a, b, c = vector(A, at, padded), vector(A, at + padded, padded), vector(A, at + 2 * padded, padded)
+    return State(a, b, c, vector(A, at + 3 * padded, padded), vector(A, at + 4 * padded, padded), history)
 
 
 def _state_size(padded: int) -> int:

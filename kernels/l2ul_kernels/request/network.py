@@ -73,13 +73,8 @@ class DirectForward:
                 raise ValueError(f"weights {name} have NaN or infinities")
         self.t, self.psi, self.bits = t, psi, bits_per_cell(psi)
         h1, h2, self.p = weights["b1"].size, weights["b2"].size, weights["b3"].size
-        wanted = {
-            "W1.mu_D": (t * psi, h1),
-            "W1.mu_f": (t * psi, h1),
-            "W1.theta": (self.p, h1),
-            "W2": (h1, h2),
-            "W3": (h2, self.p),
-        }
+        wanted = {"W1.mu_D": (t * psi, h1), "W1.mu_f": (t * psi, h1), "W1.theta": (self.p, h1)}
+        wanted |= {"W2": (h1, h2), "W3": (h2, self.p)}
         for name, shape in wanted.items():
             if weights[name].shape != shape:
                 raise ValueError(f"weights {name} have shape {weights[name].shape}, not {shape}")

@@ -244,13 +244,8 @@ class Descent:
         F = self._engine(gone, bounds, np.empty(0), workers)
         u = trace.W[0].copy() if steps else np.zeros(size)
         cache = Cache(*(np.zeros((steps if keep_trace else 0, size)) for _ in range(2)))
-        pairs = Pairs(
-            np.zeros((m, size)),
-            np.zeros((m, size)),
-            np.zeros((2 * m, 2 * m)),
-            np.zeros(2 * m, np.int64),
-            np.zeros(2 * m),
-        )
+        S, Y = np.zeros((2, m, size))
+        pairs = Pairs(S, Y, np.zeros((2 * m, 2 * m)), np.zeros(2 * m, np.int64), np.zeros(2 * m))
         rule, counts = Rule(burn_in, period, float(limit), int(published), curvature), np.zeros(4, np.int64)
         batches, work, old = Batches(E, starts, full, F, bounds), np.zeros((5, size)), Cache(trace.W, trace.G)
 

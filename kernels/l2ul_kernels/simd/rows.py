@@ -23,12 +23,5 @@ class Rows(NamedTuple):
 
 def rows_of(X: Array, y: Array, weights: Float | None = None, ids: Ints | None = None) -> Rows:
     """`Rows` of a contiguous X; the caller keeps X alive."""
-    none = np.empty(0)
-    return Rows(
-        address(X),
-        X.itemsize,
-        X.shape[1],
-        y,
-        none if weights is None else weights,
-        none.astype(np.int64) if ids is None else ids,
-    )
+    weights = np.empty(0) if weights is None else weights
+    return Rows(address(X), X.itemsize, X.shape[1], y, weights, np.empty(0, np.int64) if ids is None else ids)

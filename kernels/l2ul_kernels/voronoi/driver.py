@@ -14,7 +14,7 @@ from numba import prange
 from numpy.typing import NDArray
 
 from l2ul_kernels.arrays import Array, Ints
-from l2ul_kernels.codegen.alignment import aligned_empty
+from l2ul_kernels.codegen.alignment import aligned_parts
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES, tile_rows
 from l2ul_kernels.codegen.pointers import address, call_at, count_bits, entry_point, fetch_add, prefetch
@@ -255,8 +255,8 @@ def _run(
     seeds, stride = partitions.packed(X.dtype), X.strides[0]
     rows = RowView(address(X), stride, n, -(-tile * stride // (64 * partitions.n_partitions)))
     batch = max(1, min(TAKE // partitions.seeds.size, -(-n // workers)) // tile) * tile
-    features = aligned_empty((workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile), X.dtype)
-    cells = aligned_empty((workers, seeds.t, tile), cell)
+    wide = (workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile)
+    features, cells = aligned_parts((wide, X.dtype), ((workers, seeds.t, tile), cell))
     scratch = Scratch(features, cells, np.empty((workers, 8), np.uint64), _entry(rows, seeds, features, cells))
     key, batches = (one, X.dtype, cell, workers > 1), np.array([0, batch])
     if workers == 1:

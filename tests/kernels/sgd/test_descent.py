@@ -99,20 +99,8 @@ def test_replay_is_that_of_the_reference(model, n, count, r, memory, burn_in, pe
     places = np.unique(places)
     run = descent.train(start, ids, starts, order, 0.1, trace=True)
     weights = np.ones(n)
-    answer = descent.replay(
-        run,
-        places,
-        ids,
-        starts,
-        order,
-        0.1,
-        weights,
-        memory=memory,
-        burn_in=burn_in,
-        period=period,
-        published=published,
-        keep_trace=True,
-    )
+    options = {"memory": memory, "burn_in": burn_in, "period": period, "published": published}
+    answer = descent.replay(run, places, ids, starts, order, 0.1, weights, keep_trace=True, **options)
     W, G = list(run.W[:, descent.pad.where]), list(run.G[:, descent.pad.where])
     theta, exact = reference.replay(
         gradient, W, G, parts, order, ids[places], 0.1, lam, memory, burn_in, period, published
