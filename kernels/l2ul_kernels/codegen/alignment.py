@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.pointers import address
 
 LINE = 64
 
 
-def _aligned(
-    allocate: Callable[[int, Any], NDArray[np.uint8]], shape: int | tuple[int, ...], dtype: Any
-) -> NDArray[Any]:
-    size = (math.prod(shape) if isinstance(shape, tuple) else shape) * np.dtype(dtype).itemsize
-    memory = allocate(size + LINE, np.uint8)
-    return np.ndarray(shape, dtype, memory, -address(memory) % LINE)
+def aligned_parts(*parts: tuple[tuple[int, ...], Any], zeros: bool = False) -> list[Array]:
+    """Arrays of these (shape, dtype), each from a cache line on, in one piece of memory: its address is what costs."""
+    places, end = [], 0
+    for shape, dtype in parts:
+        places.append(end)
+        end += -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE
+    memory = (np.zeros if zeros else np.empty)(end + LINE, np.uint8)
+    first = -address(memory) % LINE
+    return [np.ndarray(*part, memory, first + place) for part, place in zip(parts, places, strict=True)]
 
 
-def aligned_zeros(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+def aligned_zeros(shape: int | tuple[int, ...], dtype: Any = np.float64) -> Array:
     """Zeros of that shape from a cache line on: no vector of a padded line then crosses two."""
-    return _aligned(np.zeros, shape, dtype)
-
-
-def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-    """The same, not filled."""
-    return _aligned(np.empty, shape, dtype)
+    return aligned_parts((shape if isinstance(shape, tuple) else (shape,), dtype), zeros=True)[0]

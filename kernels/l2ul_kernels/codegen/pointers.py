@@ -9,15 +9,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Bytes
 from l2ul_kernels.codegen.llvm import I8, I32, I64, PTR, data_pointer
 from l2ul_kernels.codegen.twins import COMPILED, intrinsic, memory
 
 
-def address(array: NDArray[Any]) -> int:
+def address(array: Array) -> int:
     """Where the array's first element lies; the caller keeps the array alive."""
-    return int(array.__array_interface__["data"][0])
+    return int(array.ctypes.data)
 
 
 def _count_bits(mask: Any) -> int:
@@ -85,7 +85,7 @@ def fetch_add(typingctx: Any, counter: Any, amount: Any) -> Any:
     return types.int64(counter if isinstance(counter, types.Array) else types.int64, types.int64), codegen
 
 
-def _load_word(rows: NDArray[np.uint8], i: int, byte: int) -> np.uint64:
+def _load_word(rows: Bytes, i: int, byte: int) -> np.uint64:
     return np.uint64(int.from_bytes(rows[i, byte : byte + 8].tobytes(), "little"))
 
 

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numba import config
 from numba.extending import intrinsic as _intrinsic
-from numpy.typing import NDArray
+
+from l2ul_kernels.arrays import Array
 
 #: Whether kernels are compiled in this process.
 COMPILED = not config.DISABLE_JIT
@@ -46,6 +47,6 @@ class _Place:
         }
 
 
-def memory(address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> NDArray[Any]:
+def memory(address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> Array:
     """The array that lies at an address, which may be written; the caller keeps its memory alive."""
     return np.asarray(_Place(address, shape, dtype, strides))

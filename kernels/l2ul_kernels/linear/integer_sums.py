@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import prange
-from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.arrays import Array, Float, Ints
+from l2ul_kernels.codegen.alignment import aligned_parts
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.linear.losses import MAGIC, MAGIC_BITS, as_bits, derivatives
 from l2ul_kernels.simd.gemm import gemm
@@ -56,20 +56,20 @@ class Terms(NamedTuple):
     loss: int
     order: int  # 2, or 3 with T
     counted: bool  # whether `tops` counts e, w, c and weights: else their scales are constants of the loss
-    anchor: NDArray[np.float64]  # (p,)
-    inverse_scale: NDArray[np.float64]  # (p,)
-    scales: NDArray[np.float64]  # as `SCALES` says
+    anchor: Float  # (p,)
+    inverse_scale: Float  # (p,)
+    scales: Float  # as `SCALES` says
     classes: int  # 0: class counts are not kept
 
 
 class Memory(NamedTuple):
     """Memory of one worker; of all workers with one axis more."""
 
-    factors: NDArray[np.float64]  # (BLOCK + 1, wide) the u of collected rows, zeros behind p
-    values: NDArray[np.float64]  # (6, BLOCK) their predictors, targets, weights; then e, w, c
-    held: NDArray[np.int64]  # (p + 3, wide) scratch, like the next two
-    pairs: NDArray[np.float64]  # (BLOCK, q and a line more)
-    product: NDArray[np.float64]  # (p, the same)
+    factors: Float  # (BLOCK + 1, wide) the u of collected rows, zeros behind p
+    values: Float  # (6, BLOCK) their predictors, targets, weights; then e, w, c
+    held: Ints  # (p + 3, wide) scratch, like the next two
+    pairs: Float  # (BLOCK, q and a line more)
+    product: Float  # (p, the same)
 
 
 @kernel()
@@ -200,7 +200,8 @@ def block_memory(p: int, order: int) -> Memory:
     wide = -(-p // LINE) * LINE
     q = -(-(p * (p + 1) // 2) // LINE) * LINE + LINE if order == 3 else LINE
     shapes = [(BLOCK + 1, wide), (6, BLOCK), (p + 3, wide), (BLOCK, q), (p if order == 3 else 1, q)]
-    return Memory(*map(aligned_zeros, shapes, [float, float, np.int64, float, float]))
+    kinds: Any = (float, float, np.int64, float, float)
+    return Memory(*aligned_parts(*zip(shapes, kinds, strict=True), zeros=True))
 
 
 @kernel()
@@ -305,14 +306,7 @@ ROWS_PER_THREAD = 512
 _NO_WEIGHTS = np.empty(0)
 
 
-def add_all_rows(
-    X: NDArray[Any],
-    y: NDArray[Any],
-    weights: NDArray[np.float64] | None,
-    sign: int,
-    terms: Terms,
-    sums: NDArray[np.int64],
-) -> None:
+def add_all_rows(X: Array, y: Array, weights: Float | None, sign: int, terms: Terms, sums: Ints) -> None:
     """Add (sign 1) or subtract (-1) all rows X (n, d), y (n,) with weights (n,) or None to `sums`, on all threads.
 
     The result does not depend on the number of threads.

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from l2ul_kernels.codegen.alignment import aligned_zeros
+from l2ul_kernels.arrays import Array, Float, Ints
+from l2ul_kernels.codegen.alignment import aligned_parts
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.linear.newton import Rule, minimise, new_work
@@ -42,21 +43,19 @@ from l2ul_kernels.simd.columns import (
     scores,
     width_of,
 )
-from l2ul_kernels.simd.rows import Rows, rows_of
+from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
-from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weights, check_xy, mirror, refuse_unusable
+from l2ul_kernels.validate import check_ids, check_lam, check_vector, check_weights, check_xy, mirror, refuse_unusable
 
-#: Pairs between two calls of `progress`, for each thread.
-REPORT = 32
-
-Float = NDArray[np.float64]
+#: Pairs between two calls of `progress`, for each thread: of two classes, of more.
+REPORT = 32, 4
 
 
 class Pairs(NamedTuple):
     """m subsets of rows; the first n_forget of each are left out in the second fit of the pair."""
 
-    ids: NDArray[np.int64]  # (m, s)
-    n_forget: NDArray[np.int64]  # (m,)
+    ids: Ints  # (m, s)
+    n_forget: Ints  # (m,)
 
 
 class Fits(NamedTuple):
@@ -64,7 +63,7 @@ class Fits(NamedTuple):
 
     theta: Float  # (m, 2, ...) parameters
     norms: Float  # (m, 2) largest entry of the gradient
-    steps: NDArray[np.int64]  # (m, 2) Newton steps
+    steps: Ints  # (m, 2) Newton steps
 
 
 @kernel(inline=True)
@@ -106,12 +105,18 @@ def _fit_some(first: int, last: int, work: Any, rows: Any, pairs: Any, rule: Any
 
 
 def fit_all(
-    key: Any, fit_some: Any, work: list[Any], what: tuple[Rows, Pairs, Rule, Fits], report: int, progress: Any
-) -> None:
-    """fit_some(first, last, work of one thread, *what) for all pairs; progress(done, m) after `report` per thread."""
-    m = len(what[1].ids)
-    ensure_compiled(key, lambda: fit_some(0, 0, work[0], *what))
-    take = report * len(work) if progress else max(m, 1)
+    fit_some: Any, new_work: Any, X: Array, y: Array, pairs: Pairs, rule: Rule, shape: tuple[int, ...], progress: Any
+) -> Fits:
+    """Fits of all pairs, of parameters of this shape: fit_some(first, last, new_work(s), rows, pairs, rule, out).
+
+    progress(done, m) is called after some pairs of each thread.
+    """
+    m, s = pairs.ids.shape
+    out = Fits(np.zeros((m, 2, *shape)), np.zeros((m, 2)), np.zeros((m, 2), np.int64))
+    work = [new_work(s) for _ in range(max(1, min(numba.get_num_threads(), m)))]
+    what = (rows_of(X, y), pairs, rule, out)
+    ensure_compiled((fit_some, X.dtype, y.dtype), lambda: fit_some(0, 0, work[0], *what))
+    take = REPORT[len(shape) - 1] * len(work) if progress else max(m, 1)
     for start in range(0, m, take):
         count = min(take, m - start)
 
@@ -121,6 +126,10 @@ def fit_all(
         parallel_for(some, count, threads=len(work))
         if progress:
             progress(start + count, m)
+    failed = np.isnan(out.norms).any(axis=1)
+    if failed.any():
+        refuse_unusable(X, np.unique(pairs.ids[failed]))
+    return out
 
 
 def logistic_fit_pairs(
@@ -132,7 +141,7 @@ def logistic_fit_pairs(
     tol: float = 1e-10,
     max_steps: int = 50,
     progress: Callable[[int, int], object] | None = None,
-) -> tuple[Float, Float, Float, NDArray[np.int64]]:
+) -> tuple[Float, Float, Float, Ints]:
     """Fit m pairs: all rows ids[i] of X, and those without the first n_forget[i].
 
     X (n, d) float32 or float64, y (n,) of 0 and 1, ids (m, s), n_forget (m,) from 0 to s - 1. Returns theta (m, p),
@@ -141,21 +150,16 @@ def logistic_fit_pairs(
     intercept then has no finite optimum. `progress(done, m)` is called from time to time.
     """
     X, y = check_xy(X, y)
-    pairs = Pairs(*check_ids(ids, n_forget, len(X)))
+    pairs, d = Pairs(*check_ids(ids, n_forget, len(X))), X.shape[1]
     rule = Rule(check_lam(lam), float(tol), int(max_steps))
-    (m, s), d = pairs.ids.shape, X.shape[1]
-    out = Fits(np.zeros((m, 2, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64))
-    work = [new_work(s, d, X.dtype) for _ in range(max(1, min(numba.get_num_threads(), m)))]
-    fit_all(("logistic pairs", X.dtype), _fit_some, work, (rows_of(X, y), pairs, rule, out), REPORT, progress)
-    if np.isnan(out.norms).any():
-        refuse_unusable(X, np.unique(pairs.ids[np.isnan(out.norms).any(axis=1)]))
+    out = fit_all(_fit_some, lambda s: new_work(s, d, X.dtype), X, y, pairs, rule, (d + 1,), progress)
     return np.ascontiguousarray(out.theta[:, 0]), np.ascontiguousarray(out.theta[:, 1]), out.norms, out.steps
 
 
 class _Scratch(NamedTuple):
     """Memory for a tile of rows."""
 
-    ids: NDArray[np.int64]  # (TILE,)
+    ids: Ints  # (TILE,)
     columns: Float  # (width, rows)
     values: Float  # (4, rows) labels, scores, residuals, curvatures
     scaled: Float  # (3, CHUNK)
@@ -163,8 +167,8 @@ class _Scratch(NamedTuple):
 
 def _scratch(d: int) -> _Scratch:
     rows = padded(TILE)
-    shapes = [(width_of(d + 1), rows), (4, rows), (3, CHUNK)]
-    return _Scratch(np.zeros(TILE, np.int64), *map(aligned_zeros, shapes))
+    parts = ((width_of(d + 1), rows), float), ((4, rows), float), ((3, CHUNK), float)
+    return _Scratch(np.zeros(TILE, np.int64), *aligned_parts(*parts, zeros=True))
 
 
 @kernel(inline=True)
@@ -212,13 +216,13 @@ def _sum_blocks(first: int, last: int, scratch: Any, rows: Any, theta: Any, alon
 def _padded(theta: ArrayLike, p: int, name: str = "theta") -> Float:
     """theta (p,) -> (width,)"""
     out = np.zeros(width_of(p))
-    out[:p] = check_theta(theta, p, name)
+    out[:p] = check_vector(theta, p, name)
     return out
 
 
 def _sums(
-    X: NDArray[Any],
-    y: NDArray[Any],
+    X: Array,
+    y: Array,
     theta: ArrayLike,
     mode: int,
     weights: ArrayLike | None = None,
@@ -267,5 +271,5 @@ def logistic_loss(X: ArrayLike, y: ArrayLike, theta: ArrayLike) -> float:
 
 def logistic_hvp(X: ArrayLike, theta: ArrayLike, v: ArrayLike) -> Float:
     """(p,) mean Hessian of the loss over the rows, without penalty, times v (p,). It does not depend on labels."""
-    X, y = check_xy(X, np.zeros(len(np.asarray(X)), np.uint8))
+    X, y = check_xy(X, None)
     return _sums(X, y, theta, PRODUCT, None, v)[1] / max(len(X), 1)

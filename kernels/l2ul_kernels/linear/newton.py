@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Float
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.simd.cholesky import cholesky, clear, copy, dot, solve
@@ -29,21 +29,21 @@ class Rule(NamedTuple):
 class Work(NamedTuple):
     """A gathered subset of rows with one worker's memory; widths and rows padded as in simd/columns."""
 
-    columns: NDArray[Any]  # (width, rows), in the precision of the data
-    y: NDArray[np.float64]  # (rows,), like all up to `used`
-    z: NDArray[np.float64]  # scores
-    residual: NDArray[np.float64]  # probability - y
-    terms: NDArray[np.float64]  # losses
-    w: NDArray[Any]  # curvature, in the columns' precision
-    used: NDArray[Any]  # the curvature that the Hessian was made with
-    scaled: NDArray[Any]  # (3, CHUNK) scratch of add_gram, in the columns' precision
-    exact: NDArray[np.float64]  # (3, CHUNK) the same in double precision
-    hessian: NDArray[np.float64]  # (width, width) the sum over rows, lower blocks, without the penalty
-    factor: NDArray[np.float64]  # (width, width) Cholesky factor of the mean Hessian with penalty
-    gradient: NDArray[np.float64]  # (width,), like all that follow
-    step: NDArray[np.float64]
-    trial: NDArray[np.float64]
-    theta: NDArray[np.float64]
+    columns: Array  # (width, rows), in the precision of the data
+    y: Float  # (rows,), like all up to `used`
+    z: Float  # scores
+    residual: Float  # probability - y
+    terms: Float  # losses
+    w: Array  # curvature, in the columns' precision
+    used: Array  # the curvature that the Hessian was made with
+    scaled: Array  # (3, CHUNK) scratch of add_gram, in the columns' precision
+    exact: Float  # (3, CHUNK) the same in double precision
+    hessian: Float  # (width, width) the sum over rows, lower blocks, without the penalty
+    factor: Float  # (width, width) Cholesky factor of the mean Hessian with penalty
+    gradient: Float  # (width,), like all that follow
+    step: Float
+    trial: Float
+    theta: Float
 
 
 def new_work(s: int, d: int, dtype: Any) -> Work:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
-from l2ul_kernels.linear.logistic import Fits, Pairs, fit_all
+from l2ul_kernels.linear.logistic import Pairs, fit_all
 from l2ul_kernels.linear.newton import Rule
 from l2ul_kernels.linear.sums import GRADIENT, HESSIAN, PRODUCT, TILE, Sums, add_sums, block_count, load_tile, sum_rows
 from l2ul_kernels.simd.cholesky import cholesky, clear, copy, dot, solve
@@ -37,19 +37,16 @@ from l2ul_kernels.simd.columns import (
 )
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
-from l2ul_kernels.validate import check_ids, check_lam, check_theta, check_weights, check_xy, refuse_unusable
+from l2ul_kernels.validate import check_ids, check_lam, check_vector, check_weights, check_xy
 
-#: Pairs between two calls of `progress`, for each thread.
-REPORT = 4
-
-Float = NDArray[np.float64]
+MAX_CLASSES = 1000
 
 
 class Block(NamedTuple):
     """Some rows with what follows from them at one theta; rows and widths padded as in simd/columns."""
 
     columns: Float  # (width, rows)
-    y: NDArray[Any]  # (rows,)
+    y: Array  # (rows,)
     weight: Float  # (rows,)
     P: Float  # (C, rows) scores, then probabilities
     top: Float  # (rows,) scratch, like all that follow
@@ -76,10 +73,10 @@ class _Scratch(NamedTuple):
 
     block: Block
     V: Float  # (C, rows) scores of a direction
-    ids: NDArray[np.int64]  # (TILE,)
+    ids: Ints  # (TILE,)
 
 
-def _new_block(n: int, d: int, C: int, y: NDArray[Any]) -> Block:
+def _new_block(n: int, d: int, C: int, y: Array) -> Block:
     width, rows = width_of(d + 1), padded(n)
     shapes = [(C, rows), (rows,), (rows,), (3, CHUNK), (width, width)]
     columns, labels = aligned_zeros((width, rows)), np.zeros_like(y, shape=rows)
@@ -255,26 +252,18 @@ def softmax_fit_pairs(
     tol: float = 1e-10,
     max_steps: int = 50,
     progress: Callable[[int, int], object] | None = None,
-) -> tuple[Float, Float, Float, NDArray[np.int64]]:
+) -> tuple[Float, Float, Float, Ints]:
     """Fit m pairs: all rows ids[i] of X, and those without the first n_forget[i] (see `logistic_fit_pairs`).
 
     A gradient norm is infinite where a class has no row left: its intercept then has no finite optimum.
     """
-    C = _classes(n_classes)
-    X, y = check_xy(X, y, C)
-    pairs = Pairs(*check_ids(ids, n_forget, len(X)))
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
+    pairs, d, C = Pairs(*check_ids(ids, n_forget, len(X))), X.shape[1], int(n_classes)
     rule = Rule(check_lam(lam), float(tol), int(max_steps))
-    (m, s), d = pairs.ids.shape, X.shape[1]
     p, wide = C * (d + 1), (C, width_of(d + 1))
     shapes = [(p, p), (p, p), wide, wide, wide, (p,), (p,)]
-    work = [
-        Work(_new_block(s, d, C, y), *map(aligned_zeros, shapes))
-        for _ in range(max(1, min(numba.get_num_threads(), m)))
-    ]
-    out = Fits(np.zeros((m, 2, C, d + 1)), np.zeros((m, 2)), np.zeros((m, 2), np.int64))
-    fit_all(("softmax pairs", y.dtype), _fit_some, work, (rows_of(X, y), pairs, rule, out), REPORT, progress)
-    if np.isnan(out.norms).any():
-        refuse_unusable(X, np.unique(pairs.ids[np.isnan(out.norms).any(axis=1)]))
+    work = lambda s: Work(_new_block(s, d, C, y), *map(aligned_zeros, shapes))  # noqa: E731
+    out = fit_all(_fit_some, work, X, y, pairs, rule, (C, d + 1), progress)
     flat = _flat(out.theta)
     return np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), out.norms, out.steps
 
@@ -308,7 +297,7 @@ def _sum_blocks(first: int, last: int, scratch: Any, rows: Any, theta: Any, alon
 
 def _by_class(theta: ArrayLike, n_classes: int, d: int, name: str = "theta") -> Float:
     """(C, width): coefficients, intercept, zeros of every class."""
-    flat = check_theta(theta, n_classes * (d + 1), name)
+    flat = check_vector(theta, n_classes * (d + 1), name)
     out = np.zeros((n_classes, width_of(d + 1)))
     out[:, :d], out[:, d] = flat[: n_classes * d].reshape(n_classes, d), flat[n_classes * d :]
     return out
@@ -320,20 +309,14 @@ def _flat(blocks: Float) -> Float:
     return np.concatenate([blocks[..., :-1].reshape(*lead, -1), blocks[..., -1]], axis=-1)
 
 
-def _order(n_classes: int, d: int) -> NDArray[np.int64]:
+def _order(n_classes: int, d: int) -> Ints:
     """order[i] = index c * (d + 1) + k of theta's entry i."""
     return _flat(np.arange(n_classes * (d + 1), dtype=np.float64).reshape(n_classes, d + 1)).astype(np.int64)
 
 
-def _classes(n_classes: int) -> int:
-    if not 2 <= n_classes <= 1000:
-        raise ValueError(f"n_classes must be from 2 to 1000, got {n_classes}")
-    return int(n_classes)
-
-
 def _sums(
-    X: NDArray[Any],
-    y: NDArray[Any],
+    X: Array,
+    y: Array,
     theta: ArrayLike,
     C: int,
     mode: int,
@@ -371,25 +354,24 @@ def softmax_sums(
 
     X (n, d), y (n,) of 0 .. C - 1, weights (n,) multiply the rows' terms. NaN in X is a ValueError, outs unchanged.
     """
-    C = _classes(n_classes)
-    X, y = check_xy(X, y, C)
-    p = C * (X.shape[1] + 1)
-    return add_sums(lambda mode: _sums(X, y, theta, C, mode, weights), p, gradient_out, hessian_out)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
+    p = n_classes * (X.shape[1] + 1)
+    return add_sums(lambda mode: _sums(X, y, theta, n_classes, mode, weights), p, gradient_out, hessian_out)
 
 
 def softmax_gradient(X: ArrayLike, y: ArrayLike, theta: ArrayLike, n_classes: int) -> Float:
     """(p,) mean gradient of the loss over the rows, without penalty; zeros for no rows."""
-    X, y = check_xy(X, y, _classes(n_classes))
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     return _sums(X, y, theta, n_classes, GRADIENT)[1] / max(len(X), 1)
 
 
 def softmax_loss(X: ArrayLike, y: ArrayLike, theta: ArrayLike, n_classes: int) -> float:
     """Mean loss over the rows, without penalty; 0 for no rows."""
-    X, y = check_xy(X, y, _classes(n_classes))
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     return _sums(X, y, theta, n_classes, GRADIENT)[0] / max(len(X), 1)
 
 
 def softmax_hvp(X: ArrayLike, theta: ArrayLike, v: ArrayLike, n_classes: int) -> Float:
     """(p,) mean Hessian of the loss over the rows, without penalty, times v (p,). It does not depend on labels."""
-    X, y = check_xy(X, np.zeros(len(np.asarray(X)), np.uint8), _classes(n_classes))
+    X, y = check_xy(X, None, n_classes, MAX_CLASSES)
     return _sums(X, y, theta, n_classes, PRODUCT, None, v)[1] / max(len(X), 1)

@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Float
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.simd.columns import gather
 from l2ul_kernels.validate import check_sum, refuse_unusable
-
-Float = NDArray[np.float64]
 
 #: Rows transposed at a time: in double precision up to 40 features of them stay in the first cache, where gradient and
 #: Hessian sums ran 7 % faster than with 512 (1 M x 28, `l2ul bench baseline-speed`).
@@ -54,7 +52,7 @@ def load_tile(rows: Any, lo: int, hi: int, ids: Any, columns: Any) -> None:
     gather(rows, ids[: hi - lo], columns)
 
 
-def sum_rows(key: Any, sum_blocks: Any, make_scratch: Callable[[], Any], X: NDArray[Any], *what: Any) -> Float | Any:
+def sum_rows(key: Any, sum_blocks: Any, make_scratch: Callable[[], Any], X: Array, *what: Any) -> Float | Any:
     """sum_blocks(first, last, scratch, *what) for all blocks of what[-1], on the threads that n rows are worth.
 
     Returns (loss, vector, matrix) summed over blocks. NaN or infinities in X are a ValueError.

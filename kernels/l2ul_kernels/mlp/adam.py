@@ -15,34 +15,36 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels.arrays import Array, Bytes, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
 from l2ul_kernels.mlp.block import block_of, new_scratch, parameters_of
 from l2ul_kernels.mlp.lbfgs import Batches, Rule, batch_weights, load_model, polish
-from l2ul_kernels.mlp.model import Layout, check_data, check_theta, layout
+from l2ul_kernels.mlp.model import MAX_CLASSES, Layout, check_theta, layout
 from l2ul_kernels.simd.elementwise import adam_all
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow, vector
+from l2ul_kernels.validate import check_ids, check_xy
 
 
 class PairFits(NamedTuple):
     """m pairs: parameters (m, p) of the fits on all and on the retained rows; column 0 full, column 1 retained."""
 
-    theta: NDArray[np.float64]
-    theta_r: NDArray[np.float64]
-    gradient_norm: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    steps: NDArray[np.int64]
+    theta: Float
+    theta_r: Float
+    gradient_norm: Float
+    loss: Float
+    steps: Ints
 
 
 class Training(NamedTuple):
     """m pairs to train and how."""
 
-    ids: NDArray[np.int64]  # (m, s)
-    n_forget: NDArray[np.int64]  # (m,)
-    orders: tuple[NDArray[np.int64], ...]  # of both runs: (epochs, batches)
+    ids: Ints  # (m, s)
+    n_forget: Ints  # (m,)
+    orders: tuple[Ints, ...]  # of both runs: (epochs, batches)
     rates: tuple[float, float]
     lam: float
     runs: int  # 1: on all rows only
@@ -95,35 +97,18 @@ def _train(first: int, last: int, thread: int, scratch: Any, rows: Any, what: An
             _adam(scratch, batches, what.orders[run], what.rates[run], what.lam, theta, vectors[thread])
 
 
-def batch_orders(epochs: int, batches: int, seed: int) -> NDArray[np.int64]:
+def batch_orders(epochs: int, batches: int, seed: int) -> Ints:
     """(epochs, batches): the order of the batches in every epoch, shared by all models."""
     rng = np.random.default_rng(seed)
     return rng.permuted(np.tile(np.arange(batches), (epochs, 1)), axis=1)
 
 
-def check_pairs(ids: ArrayLike, n: int, n_forget: ArrayLike | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """ids (m, s) int64 in 0 .. n - 1 and the sizes (m,) of the forget parts, which leave a row to retain."""
-    ids = np.asarray(ids)
-    if ids.ndim != 2 or ids.dtype.kind not in "iu":
-        raise TypeError("ids must be an (m, s) array of integers")
-    if ids.size and not (ids.min() >= 0 and ids.max() < n):
-        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
-    if ids.shape[1] < 1:
-        raise ValueError("a model needs at least one row")
-    sizes = np.zeros(len(ids), np.int64) if n_forget is None else np.require(n_forget, np.int64, ("C", "W"))
-    if sizes.shape != (len(ids),):
-        raise ValueError(f"n_forget must have shape ({len(ids)},) to match ids, got {sizes.shape}")
-    if sizes.size and not (sizes.min() >= 0 and sizes.max() < ids.shape[1]):
-        raise ValueError(f"n_forget must lie in 0..{ids.shape[1] - 1}, found {sizes.min()}..{sizes.max()}")
-    return np.require(ids, np.int64, ("C", "W")), sizes
-
-
 def _adam_runs(
-    X: NDArray[Any],
-    y: NDArray[np.uint8],
-    ids: NDArray[np.int64],
-    n_forget: NDArray[np.int64],
-    start: NDArray[Any],
+    X: Array,
+    y: Bytes,
+    ids: Ints,
+    n_forget: Ints,
+    start: Array,
     lay: Layout,
     lam: float,
     epochs: tuple[int, ...],
@@ -170,19 +155,19 @@ def mlp_train(
     tol: float | None = None,
     max_steps: int = 500,
     seed: int = 0,
-) -> NDArray[np.float64]:
+) -> Float:
     """Adam from start (m, p) on rows ids (m, s) of X (n, d), or all rows: m models (m, p) after `epochs` epochs.
 
     Minimises mean log-loss + lam / 2 |theta|^2; float32, learning rate `rate` falling to 0 as a cosine, the order of
     batches drawn from `seed`. With tol follows a polish by at most 2 max_steps of L-BFGS in float64, to a gradient norm
     of tol. The same for any number of threads.
     """
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation, 4)
-    start = np.atleast_2d(check_theta(start, lay))
+    start = np.atleast_2d(check_theta(start, lay, many=True, name="start"))
     _check_training(lam, epochs, batch, rate)
     ids = np.broadcast_to(np.arange(len(X)), (len(start), len(X))) if ids is None else ids
-    index, none = check_pairs(ids, len(X), None)
+    index, none = check_ids(ids, None, len(X))
     if len(index) != len(start):
         raise ValueError(f"start has {len(start)} models but ids has {len(index)}")
     T = _adam_runs(X, y, index, none, start, lay, lam, (epochs,), (rate, rate), batch, seed)
@@ -221,11 +206,11 @@ def mlp_fit_pairs(
     tol, and theta_r starts from that and is polished alone; max_steps bounds each polish. gradient_norm and loss (with
     penalty) of both fits are measured in float64: look at them, a fit that did not get there is not marked otherwise.
     """
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation, 4)
-    start = check_theta(start, lay)
+    start = check_theta(start, lay, name="start")
     _check_training(lam, epochs, batch, rate)
-    index, sizes = check_pairs(ids, len(X), n_forget)
+    index, sizes = check_ids(ids, n_forget, len(X))
     runs = (epochs, epochs_retained) if tol is None else (epochs,)
     T = _adam_runs(X, y, index, sizes, start, lay, lam, runs, (rate, rate_retained), batch, seed)
     wide = layout(X.shape[1], h, n_classes, activation)

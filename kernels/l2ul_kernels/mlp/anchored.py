@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.mlp.lbfgs import History, after_inverse, before_inverse
-from l2ul_kernels.mlp.model import Layout, check_data, check_ids, check_theta, layout, padded_sums, sums_of_items
+from l2ul_kernels.mlp.model import MAX_CLASSES, Layout, check_theta, layout, padded_sums, sums_of_items
 from l2ul_kernels.simd.gemm import gemm
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
+from l2ul_kernels.validate import check_row_ids, check_xy, readable
 
 #: Steps that the correction of H_D^-1 remembers.
 MEMORY = 8
@@ -29,20 +31,20 @@ MEMORY = 8
 class AnchoredPairs(NamedTuple):
     """theta_r (m, p), its gradient norm (m,) and the passes over the data that each pair took (m,)."""
 
-    theta_r: NDArray[np.float64]
-    gradient_norm: NDArray[np.float64]
-    steps: NDArray[np.int64]
+    theta_r: Float
+    gradient_norm: Float
+    steps: Ints
 
 
 class Steps(NamedTuple):
     """Gradients, directions and history (see lbfgs.History) of m pairs."""
 
-    g: NDArray[np.float64]  # (m, padded)
-    q: NDArray[np.float64]  # (m, padded)
-    pairs: NDArray[np.float64]  # (m, 2 MEMORY, padded)
-    ratios: NDArray[np.float64]  # (m, MEMORY)
-    kept: NDArray[np.int64]  # (m,)
-    newest: NDArray[np.int64]  # (m,)
+    g: Float  # (m, padded)
+    q: Float  # (m, padded)
+    pairs: Float  # (m, 2 MEMORY, padded)
+    ratios: Float  # (m, MEMORY)
+    kept: Ints  # (m,)
+    newest: Ints  # (m,)
 
 
 @kernel()
@@ -64,46 +66,38 @@ def _directions(first: int, last: int, thread: int, active: Any, steps: Any, inv
 class _Solver:
     """State of m pairs while they are solved; all arrays padded."""
 
-    def __init__(
-        self, lay: Layout, theta: NDArray[Any], anchor: NDArray[Any], mu: float, inverse: NDArray[Any], m: int
-    ) -> None:
+    def __init__(self, lay: Layout, theta: Array, anchor: Array, mu: float, inverse: Array, m: int) -> None:
         self.lay, self.mu, self.m = lay, mu, m
         self.anchor = lay.pad(anchor)
         self.w = np.repeat(lay.pad(theta)[None], m, axis=0)
         self.inverse = np.zeros((lay.padded, lay.padded))
         self.inverse[np.ix_(lay.where, lay.where)] = inverse
-        shapes, counts = [(m, lay.padded), (m, lay.padded), (m, 2 * MEMORY, lay.padded), (m, MEMORY)], (m, np.int64)
-        parts: Any = (*map(np.zeros, shapes), np.zeros(*counts), np.zeros(*counts))
+        shapes = [(m, lay.padded), (m, lay.padded), (m, 2 * MEMORY, lay.padded), (m, MEMORY)]
+        parts: Any = (*map(np.zeros, shapes), *np.zeros((2, m), np.int64))
         self.steps = Steps(*parts)
         self.g = self.steps.g
 
-    def gradients(
-        self, rows: Any, n: int, starts: NDArray[Any], full: NDArray[Any], w: NDArray[Any], active: NDArray[Any]
-    ) -> NDArray[Any]:
+    def gradients(self, rows: Any, n: int, starts: Array, full: Array, w: Array, active: Array) -> Array:
         """Gradients (k, padded) of the active pairs at w (k, padded), given the sums `full` over all rows."""
         each = np.arange(len(active))
         items = np.stack([starts[active], starts[active + 1], each, each + 1, each], axis=1)
         sums = sums_of_items(rows, items, w, self.lay, len(active), False)[:, :-1]
         rest = (n - np.diff(starts)[active])[:, None]
-        g = (full - sums) / rest + self.mu * (w - self.anchor)
-        return g
+        return (full - sums) / rest + self.mu * (w - self.anchor)
 
-    def directions(self, active: NDArray[Any]) -> None:
+    def directions(self, active: Array) -> None:
         threads = numba.get_num_threads()
         memory = np.zeros((threads, self.lay.padded)), np.zeros((threads, MEMORY))
         parallel_for(_directions, len(active), active, self.steps, self.inverse, memory)
 
-    def remember(self, i: NDArray[Any], step: NDArray[Any], change: NDArray[Any]) -> None:
+    def remember(self, i: Array, step: Array, change: Array) -> None:
         """Keep the newest (step, change of gradient) of the pairs i, where the curvature is positive."""
         curvature = np.einsum("ij,ij->i", step, change)
         good = curvature > 1e-10 * np.einsum("ij,ij->i", step, step)
         i, step, change, curvature = i[good], step[good], change[good], curvature[good]
         at, kept = (self.steps.newest[i] + 1) % MEMORY, self.steps.kept
-        self.steps.pairs[i, 2 * at], self.steps.pairs[i, 2 * at + 1], self.steps.ratios[i, at] = (
-            step,
-            change,
-            1 / curvature,
-        )
+        pairs, ratios = self.steps.pairs, self.steps.ratios
+        pairs[i, 2 * at], pairs[i, 2 * at + 1], ratios[i, at] = step, change, 1 / curvature
         self.steps.newest[i], kept[i] = at, np.minimum(kept[i] + 1, MEMORY)
 
 
@@ -128,14 +122,14 @@ def mlp_anchored_pairs(
     (p, p) belongs to mean loss of all rows + mu / 2 |w - anchor|^2 at theta. A pair is done when its gradient norm is
     at most tol; after max_steps passes it is returned as it is: look at gradient_norm.
     """
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
-    theta, anchor = check_theta(theta, lay), check_theta(anchor, lay)
+    theta, anchor = check_theta(theta, lay), check_theta(anchor, lay, name="anchor")
     inverse = np.asarray(inverse_hessian, np.float64)
     if inverse.shape != (lay.size, lay.size):
         raise ValueError(f"inverse_hessian must have shape ({lay.size}, {lay.size}), got {inverse.shape}")
-    ids = check_ids(forget_ids, len(X))
-    starts = np.require(forget_starts, np.int64, ("C", "W"))
+    ids = check_row_ids(forget_ids, len(X))
+    starts = readable(forget_starts, np.int64)
     n, m, sizes = len(X), len(starts) - 1, np.diff(starts)
     if m < 0 or starts[0] != 0 or starts[-1] != len(ids) or (sizes < 0).any():
         raise ValueError("forget_starts must rise from 0 to the number of forget_ids")
@@ -144,9 +138,7 @@ def mlp_anchored_pairs(
     everything, forgotten = (rows_of(X, y, ids=i) for i in (None, ids))
     state = _Solver(lay, theta, anchor, mu, inverse, m)
     active = np.arange(m)
-    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[
-        :, :-1
-    ]  # one pass serves all: they start alike
+    full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[:, :-1]  # for all: they start alike
     state.g[:] = state.gradients(forgotten, n, starts, full, state.w, active)
     norm, steps, length = np.linalg.norm(state.g, axis=1), np.zeros(m, np.int64), np.ones(m)
     for _ in range(max_steps):

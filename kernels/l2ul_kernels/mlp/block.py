@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import entry_point
@@ -35,8 +35,6 @@ from l2ul_kernels.simd.elementwise import (
 from l2ul_kernels.simd.gemm import gemm, stay_one
 from l2ul_kernels.simd.rows import Rows
 from l2ul_kernels.simd.views import matrix, vector
-
-Array = NDArray[Any]
 
 
 class Shape(NamedTuple):

@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
 from l2ul_kernels.mlp.block import block_of, block_size, new_scratch, parameters_of
-from l2ul_kernels.mlp.model import check_data, check_ids, check_theta, check_weights, layout
+from l2ul_kernels.mlp.model import MAX_CLASSES, check_theta, layout
 from l2ul_kernels.simd.elementwise import add_all, dot, fill, multiply_all, slope_all
 from l2ul_kernels.simd.gemm import MR, gemm
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow, matrix, vector
-from l2ul_kernels.validate import mirror
+from l2ul_kernels.validate import check_row_ids, check_weights, check_xy, mirror
 
 #: Rows per block: long sums, because a block's Gram matrices are read and written once per block (tried 32 to 256).
 BLOCK = 256
@@ -42,18 +43,18 @@ class Chunks(NamedTuple):
 class Hessian(NamedTuple):
     """Sums of every chunk; lower triangles."""
 
-    units: NDArray[np.float64]  # (chunks, h (h + 1) / 2, d + 1, dp) Gram matrix of each pair of units
-    cross: NDArray[np.float64]  # (chunks, h, h + 1, dp) a unit's weights against [w2, b2]
-    head: NDArray[np.float64]  # (chunks, h + 1, h + 1) [w2, b2] against itself
+    units: Float  # (chunks, h (h + 1) / 2, d + 1, dp) Gram matrix of each pair of units
+    cross: Float  # (chunks, h, h + 1, dp) a unit's weights against [w2, b2]
+    head: Float  # (chunks, h + 1, h + 1) [w2, b2] against itself
 
 
 class Work(NamedTuple):
     """Scratch behind a block."""
 
-    part: NDArray[Any]  # (B,) q u_i
-    temp: NDArray[Any]  # (B,)
-    cross: NDArray[Any]  # (h + 1, B)
-    weighted: NDArray[Any]  # (d + 1, B)
+    part: Array  # (B,) q u_i
+    temp: Array  # (B,)
+    cross: Array  # (h + 1, B)
+    weighted: Array  # (d + 1, B)
 
 
 @kernel()
@@ -139,13 +140,13 @@ def mlp_hessian(
     activation: str = "tanh",
     weights: ArrayLike | None = None,
     ids: ArrayLike | None = None,
-) -> NDArray[np.float64]:
+) -> Float:
     """Hessian (p, p) of the loss sum over the rows of X (n, d), or of X[ids]; two classes; exactly symmetric."""
-    X, y = check_data(X, y, 2)
+    X, y = check_xy(X, y)
     d = X.shape[1]
     lay = layout(d, h, 2, activation)
     theta = check_theta(theta, lay)
-    index, factors = check_ids(ids, len(X)), check_weights(weights, len(X))
+    index, factors = check_row_ids(ids, len(X)), check_weights(weights, len(X))
     n = len(X) if ids is None else len(index)
     pairs, d1, chunks = h * (h + 1) // 2, d + 1, _chunks(n)
     scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads(), extra=(2 + h + 1 + d1) * BLOCK)
@@ -170,9 +171,9 @@ def mlp_hessian(
 class Changes(NamedTuple):
     """Scratch behind a block: changes along a direction."""
 
-    hidden: NDArray[Any]  # (h, B) of the activations
-    back: NDArray[Any]  # (h, B) of the hidden layer's errors
-    z: NDArray[Any]  # (o, B) of the logits, then of their errors
+    hidden: Array  # (h, B) of the activations
+    back: Array  # (h, B) of the hidden layer's errors
+    z: Array  # (o, B) of the logits, then of their errors
 
 
 @kernel()
@@ -251,13 +252,11 @@ def mlp_hvp(
     activation: str = "tanh",
     n_classes: int = 2,
     weights: ArrayLike | None = None,
-) -> NDArray[np.float64]:
+) -> Float:
     """Hessian of the loss sum over the rows of X (n, d) times the direction v (p,)."""
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
-    theta, v = check_theta(theta, lay), check_theta(v, lay)
-    if theta.ndim != 1 or v.ndim != 1:
-        raise ValueError(f"theta and v must have shape ({lay.size},)")
+    theta, v = check_theta(theta, lay), check_theta(v, lay, name="v")
     chunks = _chunks(len(X))
     scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads(), extra=(2 * h + lay.o) * BLOCK)
     rows, out = rows_of(X, y, check_weights(weights, len(X))), np.zeros((max(chunks.parts, 1), lay.padded))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Bytes, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.parallel import parallel_for
@@ -36,29 +36,29 @@ class Batches(NamedTuple):
 class History(NamedTuple):
     """The latest steps and changes of the gradient, in a ring."""
 
-    pairs: NDArray[np.float64]  # (2 memory, padded): step i in line 2 i, its change of gradient behind it
-    ratios: NDArray[np.float64]  # (memory,) 1 / (step . change)
-    alphas: NDArray[np.float64]  # (memory,) scratch
+    pairs: Float  # (2 memory, padded): step i in line 2 i, its change of gradient behind it
+    ratios: Float  # (memory,) 1 / (step . change)
+    alphas: Float  # (memory,) scratch
 
 
 class State(NamedTuple):
     """Vectors (padded,) of one minimisation."""
 
-    theta: NDArray[np.float64]
-    gradient: NDArray[np.float64]
-    direction: NDArray[np.float64]
-    trial: NDArray[np.float64]
-    trial_gradient: NDArray[np.float64]
+    theta: Float
+    gradient: Float
+    direction: Float
+    trial: Float
+    trial_gradient: Float
     history: History
 
 
 class Fits(NamedTuple):
     """Results of m pairs."""
 
-    T: NDArray[np.float64]  # (m, 2, padded) parameters, polished in place
-    norms: NDArray[np.float64]  # (m, 2) gradient norms
-    losses: NDArray[np.float64]  # (m, 2) with penalty
-    steps: NDArray[np.int64]  # (m, 2)
+    T: Float  # (m, 2, padded) parameters, polished in place
+    norms: Float  # (m, 2) gradient norms
+    losses: Float  # (m, 2) with penalty
+    steps: Ints  # (m, 2)
 
 
 class Rule(NamedTuple):
@@ -192,14 +192,8 @@ def _state_of(A: Any, at: int, padded: int) -> Any:
     history = History(
         matrix(A, ring, 2 * MEMORY, padded), vector(A, ratios, MEMORY), vector(A, ratios + MEMORY, MEMORY)
     )
-    return State(
-        vector(A, at, padded),
-        vector(A, at + padded, padded),
-        vector(A, at + 2 * padded, padded),
-        vector(A, at + 3 * padded, padded),
-        vector(A, at + 4 * padded, padded),
-        history,
-    )
+    a, b, c = vector(A, at, padded), vector(A, at + padded, padded), vector(A, at + 2 * padded, padded)
+    return State(a, b, c, vector(A, at + 3 * padded, padded), vector(A, at + 4 * padded, padded), history)
 
 
 def _state_size(padded: int) -> int:
@@ -229,15 +223,7 @@ def _polish(first: int, last: int, thread: int, scratch: Any, rows: Any, pairs: 
                 out.T[i, run, k] = state.theta[k]
 
 
-def polish(
-    X: NDArray[Any],
-    y: NDArray[np.uint8],
-    ids: NDArray[np.int64],
-    n_forget: NDArray[np.int64],
-    T: NDArray[np.float64],
-    lay: Layout,
-    rule: Rule,
-) -> Fits:
+def polish(X: Array, y: Bytes, ids: Ints, n_forget: Ints, T: Float, lay: Layout, rule: Rule) -> Fits:
     """Polish T (m, 2, padded) in place."""
     (m, n), threads = ids.shape, numba.get_num_threads()
     scratch = new_scratch(lay.shape(BLOCK), threads * -(-n // BLOCK))

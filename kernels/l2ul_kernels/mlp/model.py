@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.parallel import parallel_for
 from l2ul_kernels.codegen.pointers import call_at
@@ -21,6 +22,7 @@ from l2ul_kernels.mlp.block import Shape, block_of, new_scratch, parameters_of
 from l2ul_kernels.simd.gemm import lanes
 from l2ul_kernels.simd.rows import Rows, rows_of
 from l2ul_kernels.simd.views import borrow
+from l2ul_kernels.validate import check_row_ids, check_sum, check_weights, check_xy, readable
 
 #: Rows per block: the block, its transpose and the activations stay in the first two cache levels (tried 32 to 256).
 BLOCK = 64
@@ -46,12 +48,12 @@ class Layout(NamedTuple):
     size: int
     dp: int
     padded: int
-    where: NDArray[np.int64]
+    where: Ints
 
     def shape(self, block: int) -> Shape:
         return Shape(self.d, self.h, self.o, block, self.dp, self.relu)
 
-    def pad(self, theta: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:
+    def pad(self, theta: Array, dtype: Any = np.float64) -> Array:
         """(..., p) -> (..., padded)."""
         out = np.zeros((*theta.shape[:-1], self.padded), dtype)
         out[..., self.where] = theta
@@ -80,54 +82,12 @@ def layout(d: int, h: int, n_classes: int, activation: str, itemsize: int = 8) -
     return Layout(d, h, o, int(activation == "relu"), len(where), dp, padded, where)
 
 
-def check_data(X: ArrayLike, y: ArrayLike | None, n_classes: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """X (n, d) float32 or float64, C-contiguous, and labels as uint8; without y zeros."""
-    if not 2 <= n_classes <= MAX_CLASSES:
-        raise ValueError(f"n_classes must be from 2 to {MAX_CLASSES}, got {n_classes}")
-    X = np.asarray(X)
-    if X.ndim != 2:
-        raise ValueError(f"X must have shape (n, d), got {X.ndim} dimension(s)")
-    if X.dtype.kind not in "fiub" or (X.dtype.kind == "f" and X.dtype.itemsize not in (4, 8)):
-        raise TypeError(f"X must be float32, float64 or integers, got {X.dtype}")
-    X = np.ascontiguousarray(X, np.float32 if X.dtype == np.float32 else np.float64)
-    if y is None:
-        return X, np.zeros(len(X), np.uint8)
-    y = np.asarray(y)
-    if y.shape != (len(X),):
-        raise ValueError(f"y must have shape ({len(X)},) to match X, got {y.shape}")
-    if y.dtype.kind not in "iub":
-        raise TypeError(f"labels y must be integers, got {y.dtype}")
-    if len(y) and not (y.min() >= 0 and y.max() < n_classes):
-        raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {y.min()}..{y.max()}")
-    return X, np.require(y, np.uint8, ("C", "W"))
-
-
-def check_theta(theta: ArrayLike, lay: Layout) -> NDArray[np.float64]:
-    theta = np.ascontiguousarray(theta, np.float64)
-    if theta.ndim not in (1, 2) or theta.shape[-1] != lay.size:
-        raise ValueError(f"theta must have {lay.size} entries for d={lay.d}, h={lay.h}, got shape {theta.shape}")
+def check_theta(theta: ArrayLike, lay: Layout, many: bool = False, name: str = "theta") -> Float:
+    """theta (p,), or also (W, p) if many, as contiguous float64."""
+    theta = readable(theta, np.float64)
+    if theta.ndim not in (1, 1 + many) or theta.shape[-1] != lay.size:
+        raise ValueError(f"{name} must have {lay.size} entries for d={lay.d}, h={lay.h}, got shape {theta.shape}")
     return theta
-
-
-def check_ids(ids: ArrayLike | None, n: int) -> NDArray[np.int64]:
-    """Row ids as int64, all in 0 .. n - 1; None gives an empty array, which the kernels read as all rows."""
-    if ids is None:
-        return np.empty(0, np.int64)
-    ids = np.asarray(ids)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise TypeError("row ids must be a one-dimensional array of integers")
-    if ids.size and not (ids.min() >= 0 and ids.max() < n):
-        raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
-    return np.require(ids, np.int64, ("C", "W"))
-
-
-def check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    if weights is None:
-        return np.empty(0)
-    weights = np.require(weights, np.float64, ("C", "W"))
-    if weights.shape != (n,):
-        raise ValueError(f"weights must have shape ({n},) to match X, got {weights.shape}")
-    return weights
 
 
 @kernel()
@@ -179,9 +139,9 @@ def few_gradient(X: Any, y: Any, theta: Any, h: int, o: int, relu: int, memory: 
 class SumItems(NamedTuple):
     """What `_sums` adds up."""
 
-    bounds: NDArray[np.int64]  # (items, 5): first row, end, first vector, end, first line of out
-    P: NDArray[np.float64]  # (W, padded) parameters
-    out: NDArray[np.float64]  # (lines, padded + 1): gradient and loss; each vector of an item has a line of its own
+    bounds: Ints  # (items, 5): first row, end, first vector, end, first line of out
+    P: Float  # (W, padded) parameters
+    out: Float  # (lines, padded + 1): gradient and loss; each vector of an item has a line of its own
 
 
 @kernel()
@@ -200,9 +160,7 @@ def _sums(first: int, last: int, thread: int, scratch: Any, rows: Any, items: An
                 out[to, padded] += call_at(scratch.gradient, block.loss[0], (block, P, G, want_loss))
 
 
-def sums_of_items(
-    rows: Rows, bounds: NDArray[np.int64], P: NDArray[np.float64], lay: Layout, lines: int, want_loss: bool
-) -> NDArray[np.float64]:
+def sums_of_items(rows: Rows, bounds: Ints, P: Float, lay: Layout, lines: int, want_loss: bool) -> Float:
     """(lines, padded + 1) of `SumItems`."""
     items = SumItems(bounds, P, np.zeros((lines, lay.padded + 1)))
     scratch = new_scratch(lay.shape(BLOCK), numba.get_num_threads())
@@ -210,7 +168,7 @@ def sums_of_items(
     return items.out
 
 
-def padded_sums(rows: Rows, n: int, P: NDArray[np.float64], lay: Layout, want_loss: bool = True) -> NDArray[np.float64]:
+def padded_sums(rows: Rows, n: int, P: Float, lay: Layout, want_loss: bool = True) -> Float:
     """(W, padded + 1) gradient sums and loss sum over n rows (see `rows_of`) for padded parameters P (W, padded)."""
     chunks, total = -(-n // CHUNK), np.zeros((len(P), lay.padded + 1))
     at_once = max(1, PARTIAL_BYTES // (8 * (lay.padded + 1) * max(chunks, 1)))
@@ -238,26 +196,23 @@ def mlp_sums(
     n_classes: int = 2,
     weights: ArrayLike | None = None,
     ids: ArrayLike | None = None,
-    gradient_out: NDArray[np.float64] | None = None,
-) -> tuple[Any, NDArray[np.float64]]:
+    gradient_out: Float | None = None,
+) -> tuple[Any, Float]:
     """(loss sum, gradient sum (p,)) over the rows of X (n, d) with labels y (n,), or over rows X[ids].
 
     weights (n,) multiply the rows' losses. With theta (W, p) both are computed for W parameter vectors in one pass:
     (W,) and (W, p). The gradient is added to gradient_out when given. A NaN in X or theta shows in the result.
     """
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
-    theta = check_theta(theta, lay)
-    index, factors = check_ids(ids, len(X)), check_weights(weights, len(X))
+    theta = check_theta(theta, lay, many=True)
+    check_sum(gradient_out, theta.shape, "gradient_out")
+    index, factors = check_row_ids(ids, len(X)), check_weights(weights, len(X))
     many = theta.reshape(-1, lay.size)
     n = len(X) if ids is None else len(index)
     sums = padded_sums(rows_of(X, y, factors, index), n, lay.pad(many), lay)
     gradient = np.ascontiguousarray(sums[:, lay.where]).reshape(theta.shape)
     if gradient_out is not None:
-        if not isinstance(gradient_out, np.ndarray) or gradient_out.dtype != np.float64:
-            raise TypeError("gradient_out must be a float64 array")
-        if gradient_out.shape != theta.shape:
-            raise ValueError(f"gradient_out must have shape {theta.shape}, got {gradient_out.shape}")
         gradient_out += gradient
         gradient = gradient_out
     loss = sums[:, lay.padded]
@@ -266,15 +221,13 @@ def mlp_sums(
 
 def mlp_gradient(
     X: ArrayLike, y: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[np.float64]:
+) -> Float:
     """Mean gradient (p,) of the rows' losses, without penalty; of no rows it is zero. Fast for single rows too."""
-    X, y = check_data(X, y, n_classes)
+    X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     if len(X) > FEW:
         return mlp_sums(X, y, theta, h, activation, n_classes)[1] / len(X)
     lay = layout(X.shape[1], h, n_classes, activation)
     theta, out = check_theta(theta, lay), np.zeros(lay.size)
-    if theta.ndim != 1:
-        raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
     rows, what = X.astype(np.float64), (theta, lay.h, lay.o, lay.relu, np.empty(lay.h + lay.o), out)
     ensure_compiled("mlp few", lambda: few_gradient(rows[:0], y[:0], *what))
     few_gradient(rows, y, *what)
@@ -296,15 +249,11 @@ def _logits(first: int, last: int, thread: int, scratch: Any, rows: Any, P: Any,
                 out[i, c] = block.z[c, i - lo]
 
 
-def mlp_logits(
-    X: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[np.float64]:
+def mlp_logits(X: ArrayLike, theta: ArrayLike, h: int = 10, activation: str = "tanh", n_classes: int = 2) -> Float:
     """Logits (n, o) of the rows X (n, d): o = 1 for two classes (positive means class 1), else one for every class."""
-    X, y = check_data(X, None, n_classes)
+    X, y = check_xy(X, None, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
     theta = check_theta(theta, lay)
-    if theta.ndim != 1:
-        raise ValueError(f"theta must have shape ({lay.size},), got {theta.shape}")
     out, scratch = np.empty((len(X), lay.o)), new_scratch(lay.shape(BLOCK), numba.get_num_threads())
     parallel_for(_logits, -(-len(X) // BLOCK), scratch, rows_of(X, y), lay.pad(theta), out)
     return out

@@ -12,11 +12,9 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Float
 from l2ul_kernels.linear.losses import LOGISTIC, derivatives
-
-Float = NDArray[np.float64]
 
 
 def nearest(value: Float) -> int:

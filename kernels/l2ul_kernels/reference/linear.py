@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+from l2ul_kernels.arrays import Array, Float
 
 
-def _with_ones(X: NDArray[Any]) -> Float:
+def _with_ones(X: Array) -> Float:
     return np.column_stack([X.astype(np.float64), np.ones(len(X))])
 
 
-def logistic_sums(
-    X: NDArray[Any], y: NDArray[Any], theta: Float, weights: Float | None = None
-) -> tuple[float, Float, Float]:
+def logistic_sums(X: Array, y: Array, theta: Float, weights: Float | None = None) -> tuple[float, Float, Float]:
     """(loss, gradient (p,), Hessian (p, p)), weighted sums over the rows without penalty; y of 0 and 1."""
     A, w = _with_ones(X), np.ones(len(X)) if weights is None else weights
     z = A @ theta
@@ -27,7 +22,7 @@ def logistic_sums(
 
 
 def softmax_sums(
-    X: NDArray[Any], y: NDArray[Any], theta: Float, n_classes: int, weights: Float | None = None
+    X: Array, y: Array, theta: Float, n_classes: int, weights: Float | None = None
 ) -> tuple[float, Float, Float]:
     """The same for C classes; theta = [coef (C, d) row by row, intercept (C)]."""
     A, w, d = _with_ones(X), np.ones(len(X)) if weights is None else weights, X.shape[1]
@@ -46,7 +41,7 @@ def softmax_sums(
     return float(-(w * (log_prob * truth).sum(axis=1)).sum()), g.ravel()[order], H
 
 
-def fit(X: NDArray[Any], y: NDArray[Any], lam: float, n_classes: int = 2, steps: int = 200) -> Float:
+def fit(X: Array, y: Array, lam: float, n_classes: int = 2, steps: int = 200) -> Float:
     """The minimiser of mean loss + lam / 2 ||coef||^2, by Newton steps that are halved until the loss falls."""
     d = X.shape[1]
     p = d + 1 if n_classes == 2 else n_classes * (d + 1)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+
+from l2ul_kernels.arrays import Array
 
 
-def unpack(theta: NDArray[Any], d: int, h: int, n_classes: int = 2) -> tuple[NDArray[Any], ...]:
+def unpack(theta: Array, d: int, h: int, n_classes: int = 2) -> tuple[Array, ...]:
     """theta (p,) -> W1 (h, d), b1 (h,), W2 (o, h), b2 (o,)."""
     o = 1 if n_classes == 2 else n_classes
     W1, b1, W2, b2 = np.split(theta, np.cumsum([h * d, h, o * h]))
     return W1.reshape(h, d), b1, W2.reshape(o, h), b2
 
 
-def _hidden(X: NDArray[Any], theta: NDArray[Any], h: int, activation: str, n_classes: int) -> tuple[NDArray[Any], ...]:
+def _hidden(X: Array, theta: Array, h: int, activation: str, n_classes: int) -> tuple[Array, ...]:
     """(activations (n, h), their slopes (n, h), their second derivatives (n, h))."""
     W1, b1, _, _ = unpack(theta, X.shape[1], h, n_classes)
     a = X.astype(np.float64) @ W1.T + b1
@@ -25,24 +24,20 @@ def _hidden(X: NDArray[Any], theta: NDArray[Any], h: int, activation: str, n_cla
     return t, 1 - t**2, -2 * t * (1 - t**2)
 
 
-def logits(
-    X: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[Any]:
+def logits(X: Array, theta: Array, h: int = 10, activation: str = "tanh", n_classes: int = 2) -> Array:
     """(n, o) logits."""
     _, _, W2, b2 = unpack(theta, X.shape[1], h, n_classes)
     return _hidden(X, theta, h, activation, n_classes)[0] @ W2.T + b2
 
 
-def probabilities(z: NDArray[Any]) -> NDArray[Any]:
+def probabilities(z: Array) -> Array:
     """(n, C) probabilities of logits (n, o)."""
     z = np.hstack([np.zeros_like(z), z]) if z.shape[1] == 1 else z
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
 
 
-def losses(
-    X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[Any]:
+def losses(X: Array, y: Array, theta: Array, h: int = 10, activation: str = "tanh", n_classes: int = 2) -> Array:
     """(n,) log-losses."""
     z = logits(X, theta, h, activation, n_classes)
     z = np.hstack([np.zeros_like(z), z]) if z.shape[1] == 1 else z
@@ -50,9 +45,7 @@ def losses(
     return np.logaddexp.reduce(z - z[np.arange(len(y)), y][:, None], axis=1)
 
 
-def gradients(
-    X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh", n_classes: int = 2
-) -> NDArray[Any]:
+def gradients(X: Array, y: Array, theta: Array, h: int = 10, activation: str = "tanh", n_classes: int = 2) -> Array:
     """(n, p) gradient of every row's loss."""
     _, _, W2, _ = unpack(theta, X.shape[1], h, n_classes)
     t, slope, _ = _hidden(X, theta, h, activation, n_classes)
@@ -64,9 +57,7 @@ def gradients(
     return np.hstack([first.reshape(n, -1), hidden, second.reshape(n, -1), errors])
 
 
-def hessian(
-    X: NDArray[Any], y: NDArray[Any], theta: NDArray[Any], h: int = 10, activation: str = "tanh"
-) -> NDArray[Any]:
+def hessian(X: Array, y: Array, theta: Array, h: int = 10, activation: str = "tanh") -> Array:
     """(p, p) Hessian of the loss sum, two classes, row by row: s (1 - s) dz dz^T + (s - y) d2z."""
     d, p = X.shape[1], len(theta)
     _, _, W2, _ = unpack(theta, d, h)

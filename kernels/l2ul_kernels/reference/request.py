@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Float
 from l2ul_kernels.reference import unpack_cells
 from l2ul_kernels.request import FOREIGN, FORGOTTEN, GONE, NOT_TRAINED, OUTSIDE, TWICE
-
-Array = NDArray[Any]
-Float = NDArray[np.float64]
 
 
 def claim(ids: Array, gone: Array) -> tuple[int, Array]:

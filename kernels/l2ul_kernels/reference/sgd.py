@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[Any]
+from l2ul_kernels.arrays import Array
+
+Vector = Array
 #: mean gradient (p,) of rows (by number) at theta
 Gradient = Callable[[Vector, Vector], Vector]
 

@@ -22,8 +22,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Float
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import FAST, kernel
 from l2ul_kernels.linear.integer_sums import (
@@ -90,7 +90,7 @@ def width_of(p: int) -> int:
     return max(WIDEST_FACTS, -(-p // LINE) * LINE)
 
 
-def new_state(p: int, order: int) -> NDArray[np.float64]:
+def new_state(p: int, order: int) -> Float:
     """Zeros of the state's shape."""
     wide = width_of(p)
     pairs = -(-(p * (p + 1)) // wide) if order == 3 else 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Float, Ints
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.sgd.minibatch import Engine, batch_sum
 from l2ul_kernels.simd.cholesky import dot
@@ -17,26 +17,22 @@ from l2ul_kernels.simd.views import borrow
 EXACT, QUASI, COPIED, PAIRS = 0, 1, 2, 3
 
 
-Float = NDArray[np.float64]
-Ids = NDArray[np.int64]
-
-
 class Batches(NamedTuple):
     """Batch b has the visits starts[b] .. starts[b + 1] of E, with weight 0 for the rows to forget."""
 
     E: Engine
-    starts: Ids  # (batches + 1,)
+    starts: Ints  # (batches + 1,)
     full: NDArray[
         Any
     ]  # (batches,) rows of the cached batches; or what the sum of a batch is multiplied with (0: no step)
     F: Engine  # has only the visits to forget, or `extra` ones
-    forget: Ids  # (batches + 1,) where each batch's begin
+    forget: Ints  # (batches + 1,) where each batch's begin
 
 
 class Steps(NamedTuple):
     """T steps of gradient descent. The penalty is sum_k lam_k (theta_k - centre_k)^2 / 2."""
 
-    order: Ids  # (T,) the batch of every step
+    order: Ints  # (T,) the batch of every step
     rates: Float  # (T,)
     lam: Float  # (size,)
     centre: Float  # (size,)
@@ -45,7 +41,7 @@ class Steps(NamedTuple):
 class Extra(NamedTuple):
     """Step t adds scale[t] times the sum over the visits ranges[t, 0] .. ranges[t, 1] of F, if there are ranges."""
 
-    ranges: Ids  # (T or 0, 2)
+    ranges: Ints  # (T or 0, 2)
     scale: Float  # (T or 0,)
 
 
@@ -72,7 +68,7 @@ class Pairs(NamedTuple):
     S: Float  # (m, size)
     Y: Float  # (m, size)
     M: Float  # (2m, 2m) factored
-    pivots: Ids  # (2m,)
+    pivots: Ints  # (2m,)
     small: Float  # (2m,) scratch
 
 

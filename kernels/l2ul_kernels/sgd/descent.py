@@ -13,19 +13,27 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Float, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.mlp.model import MAX_CLASSES
 from l2ul_kernels.sgd import deltagrad
 from l2ul_kernels.sgd.deltagrad import Batches, Cache, Extra, Pairs, Rule, Steps
 from l2ul_kernels.sgd.minibatch import Engine, engine, padding
 from l2ul_kernels.sgd.noise import Ascent, Net, noise_rows
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.validate import check_xy, readable
-
-Float = NDArray[np.float64]
-Ids = NDArray[np.int64]
+from l2ul_kernels.validate import (
+    check_integers,
+    check_labels,
+    check_matrix,
+    check_row_ids,
+    check_vector,
+    check_weights,
+    check_xy,
+    readable,
+)
 
 #: Multiply-adds of noise below which starting other threads costs more than they save.
 NOISE_SERIAL = 2_000_000
@@ -51,25 +59,20 @@ class Replay(NamedTuple):
     trace: Trace | None
 
 
-def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ids | None, Ids, Ids]:
+def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n: int) -> tuple[Ints | None, Ints, Ints]:
     """ids (k,) in 0 .. n - 1, starts (batches + 1,) ascending from 0 to k, order (T,) in 0 .. batches - 1, as int64.
 
     Without ids the last of starts may be any number of rows.
     """
-    starts, order = readable(starts, np.int64), readable(order, np.int64)
+    starts = readable(starts, np.int64)
+    order = readable(check_integers(order, len(starts) - 1, "order"), np.int64)
     if starts.ndim != 1 or order.ndim != 1 or len(starts) < 1:
         raise ValueError("starts and order must have one dimension, starts at least one entry")
     if ids is not None:
-        ids = readable(ids, np.int64)
-        if ids.ndim != 1:
-            raise ValueError("ids must have one dimension")
-        if ids.size and ids.view(np.uint64).max() >= n:  # negative ones are huge as unsigned
-            raise ValueError(f"row ids must lie in 0..{n - 1}, found {ids.min()}..{ids.max()}")
+        ids = check_row_ids(ids, n)
     end = min(int(starts[-1]), n) if ids is None else len(ids)
     if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
         raise ValueError(f"starts must ascend from 0 to {end}, the number of ids or rows")
-    if order.size and not (order.min() >= 0 and order.max() < len(starts) - 1):
-        raise ValueError(f"order must name batches in 0..{len(starts) - 2}, found {order.min()}..{order.max()}")
     return ids, starts, order
 
 
@@ -81,7 +84,7 @@ def check_rates(rates: ArrayLike, steps: int) -> Float:
     return rates if rates.shape == (steps,) else np.full(steps, rates.item())
 
 
-def batch_weights(weights: Float, ids: Ids | None, starts: Ids) -> Float:
+def batch_weights(weights: Float, ids: Ints | None, starts: Ints) -> Float:
     """(batches,) sum of the rows' weights in every batch."""
     sums = np.zeros(len(starts) - 1)
     some = np.flatnonzero(np.diff(starts))
@@ -111,9 +114,7 @@ class Descent:
         keep_scratch: bool = False,
     ) -> None:
         self.keep_scratch = keep_scratch
-        self.X, self.y = check_xy(X, y, n_classes)
-        if self.y.dtype != np.uint8:
-            raise ValueError(f"at most 256 classes are supported, got {n_classes}")
+        self.X, self.y = check_xy(X, y, n_classes, MAX_CLASSES)
         self.pad = padding(kind, self.X.shape[1], n_classes, h, activation)
         self.size = len(self.pad.where)
         self.lam = self._padded(np.broadcast_to(np.asarray(lam, np.float64), (self.size,)), "lam")
@@ -129,20 +130,12 @@ class Descent:
         out[self.pad.where] = theta
         return out
 
-    def _weights(self, weights: ArrayLike | None) -> Float:
-        if weights is None:
-            return np.empty(0)
-        weights = readable(weights, np.float64)
-        if weights.shape != (len(self.X),):
-            raise ValueError(f"weights must have shape ({len(self.X)},), one for every row of X, got {weights.shape}")
-        return weights
-
     @cached_property
-    def _all(self) -> Ids:
+    def _all(self) -> Ints:
         """The row of every visit when rows are taken as they lie."""
         return np.arange(len(self.X))
 
-    def _engine(self, ids: Ids | None, starts: Ids, weights: Float, workers: int | None, largest: int = 0) -> Engine:
+    def _engine(self, ids: Ints | None, starts: Ints, weights: Float, workers: int | None, largest: int = 0) -> Engine:
         largest = max(largest, int(np.diff(starts).max(initial=0)))
         count = numba.get_num_threads() if workers is None else workers
         visits, key = self._all if ids is None else ids, (largest, count, ids is None)
@@ -181,18 +174,16 @@ class Descent:
         u = self._padded(start, "start")
         steps = len(order)
         rates = check_rates(rates, steps)
-        factors = self._weights(weights)
+        factors = check_weights(weights, len(self.X))
         sums = np.diff(starts).astype(np.float64) if weights is None else batch_weights(factors, ids, starts)
         if (sums < 0).any():
             raise ValueError("the weights of a batch must not sum to less than zero")
         scales = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0) * keep
         ranges, more, longest = np.empty((0, 2), np.int64), np.empty(0), 0
         if extra is not None:
-            ranges = readable(extra, np.int64)
+            ranges = readable(check_integers(extra, int(starts[-1]) + 1, "extra"), np.int64)
             if ranges.shape != (steps, 2):
                 raise ValueError(f"extra must have shape ({steps}, 2), got {ranges.shape}")
-            if ranges.size and not (ranges.min() >= 0 and ranges.max() <= starts[-1]):
-                raise ValueError(f"extra must name ranges of the {starts[-1]} ids")
             lengths = ranges[:, 1] - ranges[:, 0]
             more = np.divide(extra_weight, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
             longest = int(lengths.max(initial=0))
@@ -201,7 +192,7 @@ class Descent:
         cache = Cache(*(np.zeros((steps if trace else 0, self.pad.size)) for _ in range(2)))
         batches, work = Batches(E, starts, scales, F, starts), np.zeros((4, self.pad.size))
 
-        def run(order: Ids) -> None:
+        def run(order: Ints) -> None:
             what = (Extra(ranges, more), int(adam), int(restart), u, work, cache)
             deltagrad.train(batches, Steps(order, rates, self.lam, self.centre), *what)
 
@@ -241,7 +232,7 @@ class Descent:
         if trace.W.shape != (steps, size) or trace.G.shape != (steps, size):
             raise ValueError(f"the trace must have {steps} steps, got {len(trace.W)}")
         rates = check_rates(rates, steps)
-        factors, places = self._weights(weights), readable(forget, np.int64)
+        factors, places = check_weights(weights, len(self.X)), readable(forget, np.int64)
         gone = places if ids is None else ids[places]
         full = batch_weights(factors, ids, starts).astype(np.int64)
         bounds = np.searchsorted(places, starts).astype(np.int64)
@@ -253,17 +244,12 @@ class Descent:
         F = self._engine(gone, bounds, np.empty(0), workers)
         u = trace.W[0].copy() if steps else np.zeros(size)
         cache = Cache(*(np.zeros((steps if keep_trace else 0, size)) for _ in range(2)))
-        pairs = Pairs(
-            np.zeros((m, size)),
-            np.zeros((m, size)),
-            np.zeros((2 * m, 2 * m)),
-            np.zeros(2 * m, np.int64),
-            np.zeros(2 * m),
-        )
+        S, Y = np.zeros((2, m, size))
+        pairs = Pairs(S, Y, np.zeros((2 * m, 2 * m)), np.zeros(2 * m, np.int64), np.zeros(2 * m))
         rule, counts = Rule(burn_in, period, float(limit), int(published), curvature), np.zeros(4, np.int64)
         batches, work, old = Batches(E, starts, full, F, bounds), np.zeros((5, size)), Cache(trace.W, trace.G)
 
-        def run(order: Ids) -> None:
+        def run(order: Ints) -> None:
             what = (old, rule, pairs, work, u, (counts, cache))
             deltagrad.replay(batches, Steps(order, rates, self.lam, self.centre), *what)
 
@@ -302,17 +288,12 @@ def error_noise(
 
     From start (n, d), `steps` steps of Adam minimise the mean of -loss(row, label) + penalty |row|^2; theta stays.
     """
-    rows, y = np.array(start, np.float64), readable(labels, np.int64)
-    if rows.ndim != 2 or y.shape != (len(rows),):
-        raise ValueError(f"start must be (n, d) and labels (n,), got {rows.shape} and {y.shape}")
-    if y.size and not (y.min() >= 0 and y.max() < n_classes):
-        raise ValueError(f"labels must lie in 0..{n_classes - 1}, found {y.min()}..{y.max()}")
+    rows = np.array(check_matrix(start), np.float64)
+    y = check_labels(labels, len(rows), n_classes, np.int64, "start")
     pad = padding(kind, rows.shape[1], n_classes, h, activation)
     if kind == "squares":
         raise ValueError("noise is made against a log-loss")
-    theta, units = readable(theta, np.float64), pad.shape.h
-    if theta.shape != (len(pad.where),):
-        raise ValueError(f"theta must have shape ({len(pad.where)},), got {theta.shape}")
+    theta, units = check_vector(theta, len(pad.where), "theta"), pad.shape.h
     losses = np.zeros((len(rows), steps + 1))
     memory = np.zeros((numba.get_num_threads(), 5, max(rows.shape[1], units, pad.shape.o)))
     net = Net(theta, units, pad.shape.o, int(activation == "relu"))

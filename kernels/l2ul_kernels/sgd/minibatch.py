@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import prange, types
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Bytes, Float, Ints
 from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import address, call_at, entry_point
@@ -56,11 +56,11 @@ class Engine(NamedTuple):
     gradient: int
     at: int
     itemsize: int
-    y: NDArray[np.uint8]
-    weights: NDArray[np.float64]
-    ids: NDArray[np.int64]
+    y: Bytes
+    weights: Float
+    ids: Ints
     plain: int
-    rows: NDArray[np.int64]
+    rows: Ints
     d: int  # the fields of a Shape: parallel loops cannot pass a tuple in a tuple
     h: int
     o: int
@@ -68,11 +68,11 @@ class Engine(NamedTuple):
     dp: int
     relu: int
     width: int
-    S: NDArray[np.float64]
+    S: Float
     step: int
-    columns: NDArray[np.float64]
-    values: NDArray[np.float64]
-    partial: NDArray[np.float64]
+    columns: Float
+    values: Float
+    partial: Float
     workers: int
     sum: int
 
@@ -204,7 +204,7 @@ class Padding(NamedTuple):
     shape: Shape
     width: int
     size: int
-    where: NDArray[np.int64]
+    where: Ints
     lay: Layout | None
 
 
@@ -227,14 +227,7 @@ def padding(kind: str, d: int, n_classes: int, h: int, activation: str) -> Paddi
 
 
 def engine(
-    pad: Padding,
-    X: NDArray[Any],
-    y: NDArray[np.uint8],
-    weights: NDArray[np.float64],
-    ids: NDArray[np.int64],
-    plain: bool,
-    largest: int,
-    workers: int,
+    pad: Padding, X: Array, y: Bytes, weights: Float, ids: Ints, plain: bool, largest: int, workers: int
 ) -> Engine:
     """Scratch for batches of at most `largest` visits around the rows X (N, d), y (N,)."""
     chunks = max(1, -(-largest // CHUNK))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Float
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.mlp.model import output_errors
 from l2ul_kernels.simd.elementwise import adam_step
@@ -16,7 +16,7 @@ from l2ul_kernels.simd.views import borrow
 class Net(NamedTuple):
     """A model as one vector: an MLP (see mlp/model), or a linear one for h = 0."""
 
-    theta: NDArray[np.float64]  # (p,)
+    theta: Float  # (p,)
     h: int
     o: int
     relu: int

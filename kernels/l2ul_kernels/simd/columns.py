@@ -15,8 +15,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer, transpose
 from l2ul_kernels.codegen.pointers import prefetch
@@ -45,9 +45,7 @@ def padded(rows: int) -> int:
     return -(-rows // PAD) * PAD + PAD
 
 
-def _turn_twin(
-    at: int, itemsize: int, stride: int, ids: NDArray[Any], i: int, k: int, columns: NDArray[Any], ld: int
-) -> None:
+def _turn_twin(at: int, itemsize: int, stride: int, ids: Array, i: int, k: int, columns: Array, ld: int) -> None:
     lanes = VECTOR_BYTES // columns.itemsize
     for a in range(lanes):
         columns[k : k + lanes, i + a] = memory(at + int(ids[i + a]) * stride + k * itemsize, (lanes,), f"f{itemsize}")

@@ -17,13 +17,12 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import I64, PTR, Emit, data_pointer, transpose
 from l2ul_kernels.codegen.twins import intrinsic, memory
 
-Array = NDArray[Any]
 i8 = types.int64
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # few bits, so that its product with a small integer is exact

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import I64, PTR, VECTOR_BYTES, Emit, data_pointer
 from l2ul_kernels.codegen.pointers import address
@@ -94,14 +94,14 @@ def _first(typingctx: Any, A: Any) -> Any:
 
 
 def _tile_twin(
-    C: NDArray[Any],
+    C: Array,
     c0: int,
     ldc: int,
-    A: NDArray[Any],
+    A: Array,
     a0: int,
     sai: int,
     sat: int,
-    B: NDArray[Any],
+    B: Array,
     b0: int,
     ldb: int,
     T: int,

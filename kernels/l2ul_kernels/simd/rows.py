@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.pointers import address
 
 
@@ -16,21 +16,12 @@ class Rows(NamedTuple):
     address: int
     itemsize: int
     d: int
-    y: NDArray[Any]  # (n,)
-    weights: NDArray[np.float64]  # (n,), or (0,): all 1
-    ids: NDArray[np.int64]  # (k,) the rows to visit, or (0,): all of them as they lie
+    y: Array  # (n,)
+    weights: Float  # (n,), or (0,): all 1
+    ids: Ints  # (k,) the rows to visit, or (0,): all of them as they lie
 
 
-def rows_of(
-    X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | None = None, ids: NDArray[np.int64] | None = None
-) -> Rows:
+def rows_of(X: Array, y: Array, weights: Float | None = None, ids: Ints | None = None) -> Rows:
     """`Rows` of a contiguous X; the caller keeps X alive."""
-    none = np.empty(0)
-    return Rows(
-        address(X),
-        X.itemsize,
-        X.shape[1],
-        y,
-        none if weights is None else weights,
-        none.astype(np.int64) if ids is None else ids,
-    )
+    weights = np.empty(0) if weights is None else weights
+    return Rows(address(X), X.itemsize, X.shape[1], y, weights, np.empty(0, np.int64) if ids is None else ids)

@@ -10,8 +10,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.codegen.llvm import I64, VECTOR_BYTES, Emit, data_pointer
 from l2ul_kernels.codegen.twins import intrinsic
@@ -22,15 +22,7 @@ LANES = VECTOR_BYTES // 4
 
 
 def _strip_twin(
-    table: NDArray[Any],
-    at: int,
-    stride: int,
-    places: NDArray[Any],
-    values: NDArray[Any],
-    m: int,
-    out: NDArray[Any],
-    to: int,
-    v: int,
+    table: Array, at: int, stride: int, places: Array, values: Array, m: int, out: Array, to: int, v: int
 ) -> None:
     for k in range(m):
         first = at + int(places[k]) * stride

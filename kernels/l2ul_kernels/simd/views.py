@@ -11,8 +11,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.np.arrayobj import populate_array
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.llvm import I64, Emit, data_pointer
 from l2ul_kernels.codegen.twins import intrinsic
 
@@ -57,7 +57,7 @@ def _view(kind: types.Array, context: Any, builder: ir.IRBuilder, signature: Any
     return array._getvalue()
 
 
-def _matrix(S: NDArray[Any], at: int, rows: int, columns: int) -> NDArray[Any]:
+def _matrix(S: Array, at: int, rows: int, columns: int) -> Array:
     return S.reshape(-1)[at : at + rows * columns].reshape(rows, columns)
 
 
@@ -68,7 +68,7 @@ def matrix(typingctx: Any, S: Any, at: Any, rows: Any, columns: Any) -> Any:
     return kind(S, i8, i8, i8), lambda *what: _view(kind, *what)
 
 
-def _vector(S: NDArray[Any], at: int, n: int) -> NDArray[Any]:
+def _vector(S: Array, at: int, n: int) -> Array:
     return S.reshape(-1)[at : at + n]
 
 

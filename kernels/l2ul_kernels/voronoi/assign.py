@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.validate import check_matrix, check_out
 from l2ul_kernels.voronoi.driver import assign_block, blocks
 from l2ul_kernels.voronoi.partitions import Partitions, cell_dtype
 
 
-def check_rows(X: ArrayLike, partitions: Partitions) -> NDArray[Any]:
+def check_rows(X: ArrayLike, partitions: Partitions) -> Array:
     """X as an array of shape (n, d); dtype and memory order are left for `blocks`."""
     if not isinstance(partitions, Partitions):
         raise TypeError(f"partitions must be Partitions, got {type(partitions).__name__}")
     return check_matrix(X, partitions.n_features, "the seeds")
 
 
-def assign_cells(X: ArrayLike, partitions: Partitions, out: NDArray[Any] | None = None) -> NDArray[Any]:
+def assign_cells(X: ArrayLike, partitions: Partitions, out: Array | None = None) -> Array:
     """Index of the nearest seed of every row in every partition; the lowest index wins a tie.
 
     Parameters

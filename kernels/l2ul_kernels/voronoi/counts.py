@@ -9,6 +9,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels.arrays import Ints
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.threads import parallel_entry
 from l2ul_kernels.validate import check_cells, check_class_count, check_labels, check_out
@@ -30,9 +31,7 @@ def _check_classes(y: ArrayLike | None, n: int, n_classes: int | None) -> tuple[
     return check_labels(y, n, n_classes, np.uint16), n_classes
 
 
-def _check_counts(
-    out: NDArray[np.int64] | None, shape: tuple[int, int, int], by_class: bool, sign: int
-) -> NDArray[np.int64]:
+def _check_counts(out: Ints | None, shape: tuple[int, int, int], by_class: bool, sign: int) -> Ints:
     """An array (C, t, psi) to add to, (t, psi) when not by class; zeros for None."""
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 (add) or -1 (subtract), got {sign!r}")
@@ -45,9 +44,9 @@ def cell_counts(
     partitions: Partitions,
     y: ArrayLike | None = None,
     n_classes: int | None = None,
-    out: NDArray[np.int64] | None = None,
+    out: Ints | None = None,
     sign: int = 1,
-) -> NDArray[np.int64]:
+) -> Ints:
     """How many rows fall in each cell, by assigning and counting in one pass; no cells are stored.
 
     Parameters
@@ -96,9 +95,9 @@ def counts_from_cells(
     psi: int,
     y: ArrayLike | None = None,
     n_classes: int | None = None,
-    out: NDArray[np.int64] | None = None,
+    out: Ints | None = None,
     sign: int = 1,
-) -> NDArray[np.int64]:
+) -> Ints:
     """The same counts from stored cells (n, t) instead of rows."""
     cells = check_cells(cells, psi)
     n, t = cells.shape

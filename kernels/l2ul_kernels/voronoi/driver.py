@@ -13,7 +13,8 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from l2ul_kernels.codegen.alignment import aligned_empty
+from l2ul_kernels.arrays import Array, Ints
+from l2ul_kernels.codegen.alignment import aligned_parts
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES, tile_rows
 from l2ul_kernels.codegen.pointers import address, call_at, count_bits, entry_point, fetch_add, prefetch
@@ -46,8 +47,8 @@ class RowView(NamedTuple):
 class Scratch(NamedTuple):
     """What workers work in, an entry each, and how they call `cells_of_tile`."""
 
-    features: NDArray[Any]  # (workers, d or a vector's width if that is more, TILE): a transposed tile
-    cells: NDArray[Any]  # (workers, t, TILE) uint8 or uint16
+    features: Array  # (workers, d or a vector's width if that is more, TILE): a transposed tile
+    cells: Array  # (workers, t, TILE) uint8 or uint16
     masks: NDArray[np.uint64]  # (workers, 8): rows of a tile by class
     tile: int  # entry point of `cells_of_tile`: four kernels call it, it is compiled once
 
@@ -202,7 +203,7 @@ def count_workers(
         bad[w] = count_worker(rows, seeds, scratch, np.int64(w), batches, labels, counts)
 
 
-def blocks(X: NDArray[Any], dtype: np.dtype[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+def blocks(X: Array, dtype: np.dtype[Any]) -> Iterator[tuple[int, Array]]:
     """(first row, rows the kernel can read in place): all of X when it can, else copies of COPY_ROWS rows."""
     if X.dtype == dtype and X.flags.aligned and X.strides[1] == dtype.itemsize:
         yield 0, X
@@ -211,14 +212,12 @@ def blocks(X: NDArray[Any], dtype: np.dtype[Any]) -> Iterator[tuple[int, NDArray
         yield lo, np.ascontiguousarray(X[lo : lo + COPY_ROWS], dtype)
 
 
-def assign_block(X: NDArray[Any], partitions: Partitions, out: NDArray[Any], first_row: int) -> None:
+def assign_block(X: Array, partitions: Partitions, out: Array, first_row: int) -> None:
     """Cells of a block of `blocks` into out (n, t), C-contiguous; ValueError names the first unusable row."""
     _run(assign_worker, assign_workers, X, partitions, _workers(X, partitions), (out,), first_row)
 
 
-def count_block(
-    X: NDArray[Any], partitions: Partitions, labels: NDArray[np.uint16], n_classes: int, first_row: int
-) -> NDArray[np.int64]:
+def count_block(X: Array, partitions: Partitions, labels: NDArray[np.uint16], n_classes: int, first_row: int) -> Ints:
     """Counts (C, t, psi) of a block without those of cell 0; labels (n,) of its rows, or empty for one class."""
     workers = _workers(X, partitions)
     counts = np.zeros((workers, n_classes, partitions.n_partitions, partitions.n_seeds), np.int64)
@@ -230,7 +229,7 @@ def count_block(
 tile_entries: dict[tuple[Any, Any], int] = {}
 
 
-def _entry(rows: RowView, seeds: SeedTable, features: NDArray[Any], cells: NDArray[Any]) -> int:
+def _entry(rows: RowView, seeds: SeedTable, features: Array, cells: Array) -> int:
     """The entry point of `cells_of_tile` for scratch of these types."""
     key = features.dtype, cells.dtype
     if key not in tile_entries:
@@ -240,7 +239,7 @@ def _entry(rows: RowView, seeds: SeedTable, features: NDArray[Any], cells: NDArr
     return tile_entries[key]
 
 
-def _workers(X: NDArray[Any], partitions: Partitions) -> int:
+def _workers(X: Array, partitions: Partitions) -> int:
     n = len(X)
     if n * partitions.seeds.size < SERIAL:
         return 1
@@ -248,7 +247,7 @@ def _workers(X: NDArray[Any], partitions: Partitions) -> int:
 
 
 def _run(
-    one: Any, many: Any, X: NDArray[Any], partitions: Partitions, workers: int, what: tuple[Any, ...], first_row: int
+    one: Any, many: Any, X: Array, partitions: Partitions, workers: int, what: tuple[Any, ...], first_row: int
 ) -> None:
     """The kernel `one` by the calling thread, or `many` by all, on the rows of X."""
     n, d = X.shape
@@ -256,8 +255,8 @@ def _run(
     seeds, stride = partitions.packed(X.dtype), X.strides[0]
     rows = RowView(address(X), stride, n, -(-tile * stride // (64 * partitions.n_partitions)))
     batch = max(1, min(TAKE // partitions.seeds.size, -(-n // workers)) // tile) * tile
-    features = aligned_empty((workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile), X.dtype)
-    cells = aligned_empty((workers, seeds.t, tile), cell)
+    wide = (workers, max(d, VECTOR_BYTES // X.dtype.itemsize), tile)
+    features, cells = aligned_parts((wide, X.dtype), ((workers, seeds.t, tile), cell))
     scratch = Scratch(features, cells, np.empty((workers, 8), np.uint64), _entry(rows, seeds, features, cells))
     key, batches = (one, X.dtype, cell, workers > 1), np.array([0, batch])
     if workers == 1:
@@ -273,7 +272,7 @@ def _run(
         raise ValueError(_unusable(X, int(first_bad), seeds.centre[:d], first_row))
 
 
-def _unusable(X: NDArray[Any], tile: int, centre: NDArray[Any], first_row: int) -> str:
+def _unusable(X: Array, tile: int, centre: Array, first_row: int) -> str:
     """What is wrong with the first row from `tile` on that the kernel could not use."""
     for row in range(tile, len(X)):
         if not np.all(np.isfinite(X[row])):

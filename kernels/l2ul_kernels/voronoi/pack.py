@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import prange
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
+from l2ul_kernels.arrays import Array, Bytes
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import load_word
 from l2ul_kernels.threads import parallel_entry
@@ -65,7 +66,7 @@ def _pack(cells: Any, bits: int, out: Any) -> None:
             out[i, at] = np.uint8(word)
 
 
-def pack_cells(cells: ArrayLike, psi: int) -> NDArray[np.uint8]:
+def pack_cells(cells: ArrayLike, psi: int) -> Bytes:
     """Cells in ceil(log2 psi) bits each.
 
     Parameters
@@ -90,7 +91,7 @@ def pack_cells(cells: ArrayLike, psi: int) -> NDArray[np.uint8]:
     return out
 
 
-def unpack_cells(packed: ArrayLike, t: int, psi: int) -> NDArray[Any]:
+def unpack_cells(packed: ArrayLike, t: int, psi: int) -> Array:
     """The (n, t) cells that `pack_cells` packed, uint8 (uint16 above 256 seeds)."""
     packed, bits = check_packed(packed, t, psi)
     out = np.empty((len(packed), t), cell_dtype(psi))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
 
 MAX_SEEDS = 4096
@@ -37,7 +38,7 @@ def group_columns(m: int) -> tuple[int, int, int]:
     return (m - 2 * twos) // 3, twos, 0
 
 
-def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = None) -> NDArray[np.int64]:
+def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = None) -> Ints:
     """Row ids (t, psi): each partition draws psi different rows of n, in draw order.
 
     `random_state`: None, an int, a numpy Generator or a numpy RandomState.
@@ -57,8 +58,8 @@ def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = 
 class SeedTable(NamedTuple):
     """Partitions as the kernels read them; see `Partitions.packed`."""
 
-    columns: NDArray[Any]  # flat: groups of three, two or one columns
-    centre: NDArray[Any]  # (d,), padded to a vector
+    columns: Array  # flat: groups of three, two or one columns
+    centre: Array  # (d,), padded to a vector
     limit: Any  # largest usable magnitude of a value less centre
     d: int
     t: int
@@ -80,11 +81,7 @@ class Partitions:
     """
 
     def __init__(
-        self,
-        seeds: NDArray[Any],
-        row_ids: NDArray[np.int64] | None = None,
-        mean: NDArray[np.float64] | None = None,
-        scale: NDArray[np.float64] | None = None,
+        self, seeds: Array, row_ids: Ints | None = None, mean: Float | None = None, scale: Float | None = None
     ) -> None:
         self.seeds = seeds
         self.row_ids = row_ids
@@ -176,7 +173,7 @@ class Partitions:
         return self._packed[dtype]
 
 
-def _centre(seeds: NDArray[np.float64]) -> NDArray[np.float64]:
+def _centre(seeds: Float) -> Float:
     """A point near the seeds' mean to measure from: expanded distances lose digits far from the origin.
 
     Each coordinate is rounded to a power of two no larger than the seeds' spread. Subtracting such a coarse number is
@@ -189,9 +186,7 @@ def _centre(seeds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(spread > 0, np.round(mean / step) * step, flat[0])
 
 
-def _check_standard(
-    mean: ArrayLike | None, scale: ArrayLike | None, d: int
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+def _check_standard(mean: ArrayLike | None, scale: ArrayLike | None, d: int) -> tuple[Float | None, Float | None]:
     if mean is None and scale is None:
         return None, None
     if mean is None or scale is None:
@@ -202,9 +197,7 @@ def _check_standard(
     return m, s
 
 
-def _pack(
-    seeds: NDArray[Any], dtype: np.dtype[Any], mean: NDArray[np.float64] | None, scale: NDArray[np.float64] | None
-) -> SeedTable:
+def _pack(seeds: Array, dtype: np.dtype[Any], mean: Float | None, scale: Float | None) -> SeedTable:
     t, psi, d = seeds.shape
     centre = _centre(seeds.astype(np.float64))
     if mean is None or scale is None:

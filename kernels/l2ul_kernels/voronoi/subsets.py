@@ -14,6 +14,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_kernels.arrays import Bytes, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import load_word, prefetch
 from l2ul_kernels.threads import parallel_entry
@@ -38,7 +39,7 @@ SERIAL = 200_000
 class Store(NamedTuple):
     """Packed cells of many rows."""
 
-    packed: NDArray[np.uint8]  # (n, width), C-contiguous
+    packed: Bytes  # (n, width), C-contiguous
     bits: int  # of a cell; 8 for plain uint8 cells
     t: int
     psi: int
@@ -201,7 +202,7 @@ def _count_sets_parallel(store: Store, ids: Any, bounds: Any, y: Any, words: Any
     return beyond
 
 
-def count_few(packed: NDArray[np.uint8], ids: NDArray[np.int64], t: int, psi: int, bits: int) -> NDArray[np.int64]:
+def count_few(packed: Bytes, ids: Ints, t: int, psi: int, bits: int) -> Ints:
     """`count_rows` by the calling thread alone and without checks: packed and ids as `check_packed`, `check_row_ids`
     make them, cells below psi."""
     store, counts = Store(packed, bits, t, psi), np.zeros((t, psi), np.int64)
@@ -221,7 +222,7 @@ def count_sets(
     y: ArrayLike | None = None,
     n_classes: int | None = None,
     bits: int | None = None,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Counts per cell of many sets of stored rows.
 
     Parameters
@@ -255,7 +256,7 @@ def count_sets(
     return out[:, 0] if y is None else out
 
 
-def _run_sets(store: Store, ids: Any, bounds: Any, labels: Any, out: NDArray[np.int64]) -> int:
+def _run_sets(store: Store, ids: Any, bounds: Any, labels: Any, out: Ints) -> int:
     if len(ids) * store.t < SERIAL or len(bounds) == 1:
         words = _words(store)
         run = lambda last: _count_sets(store, ids, bounds, 0, last, labels, words, out)  # noqa: E731
@@ -276,7 +277,7 @@ def count_rows(
     y: ArrayLike | None = None,
     n_classes: int | None = None,
     bits: int | None = None,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Counts per cell of stored rows `ids`: (t, psi) int64, or (C, t, psi) by class; see `count_sets`."""
     ids = np.asarray(ids)
     pieces = 1 if ids.size * t < SERIAL else numba.get_num_threads()  # sums of integers: the split does not show

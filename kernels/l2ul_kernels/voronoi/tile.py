@@ -26,8 +26,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numpy.typing import NDArray
 
+from l2ul_kernels.arrays import Array
 from l2ul_kernels.codegen.llvm import I8, I32, I64, PTR, VECTOR_BYTES, Emit, R, data_pointer, tile_rows, transpose
 from l2ul_kernels.codegen.twins import intrinsic, memory
 
@@ -165,7 +165,7 @@ def _nearest_of(e: Emit, acc: list[list[ir.Value]], r: int) -> tuple[ir.Value, i
     return best, where
 
 
-def _scores_of(features: Any, columns: Any, at: int, d: int, groups: tuple[int, int, int]) -> NDArray[Any]:
+def _scores_of(features: Any, columns: Any, at: int, d: int, groups: tuple[int, int, int]) -> Array:
     """The twin of all calls of `_scores` for (threes, twos, ones) groups that begin with columns[at]."""
     found = []
     for group, count in zip((3, 2, 1), groups, strict=True):

@@ -27,12 +27,8 @@ def exponents_of(X, y, weights, loss, anchor):
         weight = 1.0 if weights is None else weights[i]
         found = derivatives(loss, z + anchor[-1], float(y[i]))
         sizes = np.maximum(sizes, weight * np.abs(found))
-    exponents = [
-        *np.frexp(largest)[1],
-        1,
-        *np.frexp(sizes)[1],
-        0 if weights is None else np.frexp(weights.max(initial=0.0))[1],
-    ]
+    heaviest = 0 if weights is None else np.frexp(weights.max(initial=0.0))[1]
+    exponents = [*np.frexp(largest)[1], 1, *np.frexp(sizes)[1], heaviest]
     if loss == LOGISTIC and weights is None:
         exponents[-4:-1] = LOGISTIC_BOUNDS
     return np.array(exponents, np.int64)
@@ -77,17 +73,8 @@ class Summed:
 
     def oracle(self, rows=slice(None)):
         weights = None if self.weights is None else self.weights[rows]
-        return oracle.sums(
-            self.X[rows],
-            self.y[rows],
-            weights,
-            self.loss,
-            self.order,
-            self.anchor,
-            self.exponents,
-            self.bits,
-            self.classes,
-        )
+        what = (self.loss, self.order, self.anchor, self.exponents, self.bits, self.classes)
+        return oracle.sums(self.X[rows], self.y[rows], weights, *what)
 
 
 def draw(seed, n, d, loss=LOGISTIC, order=3, dtype=np.float64, weighted=False, powers=0.0, far=0.0, ties=False):
@@ -107,10 +94,6 @@ def draw(seed, n, d, loss=LOGISTIC, order=3, dtype=np.float64, weighted=False, p
     anchor = 0.3 * rng.normal(size=d + 1)
     anchor[:d] /= sizes * (1 + abs(far))
     return Summed(X, y, weights, loss, order, anchor)
-
-
-def equal(sums, integers):
-    assert sums.tolist() == integers
 
 
 # Against the oracle --------------------------------------------------------------------------------------------------
@@ -135,7 +118,7 @@ def equal(sums, integers):
 def test_sums_are_those_of_the_oracle(seed, n, d, loss, order, dtype, weighted, powers, far, ties):
     case = draw(seed, n, d, loss, order, dtype, weighted, powers, far, ties)
     sums = case.total()
-    equal(sums, case.oracle())
+    assert sums.tolist() == case.oracle()
     assert sums[0] == (n if case.weights is None else (case.weights > 0).sum())
 
 
@@ -145,7 +128,7 @@ def test_huge_and_tiny_columns(power):
     case.X[:, 1] = np.ldexp(case.X[:, 0], power)
     case.anchor[1] = np.ldexp(case.anchor[0], -power)
     big = Summed(case.X, case.y, None, LOGISTIC, 3, case.anchor)
-    equal(big.total(), big.oracle())
+    assert big.total().tolist() == big.oracle()
     unit = case.X.copy()
     unit[:, 1] = case.X[:, 0]
     plain = case.anchor.copy()
@@ -249,7 +232,7 @@ def test_there_is_room_for_as_many_rows_as_the_scale_was_made_for(n):
         one, other = case.oracle(slice(1, 2)), case.oracle(slice(0, 1))
         expected = [a * (n - 1) + b for a, b in zip(one, other, strict=True)]
         assert max(map(abs, expected)) < 2**62
-        equal(case.total(), expected)
+        assert case.total().tolist() == expected
 
 
 def test_the_room_is_for_any_number_of_rows():
@@ -264,7 +247,7 @@ def test_the_room_is_for_any_number_of_rows():
                 case = largest_case(1, 2, bits)
                 case.anchor[-1] = anchor
                 assert max(abs(v) for v in case.oracle()) * rows < 2**63
-                equal(case.total(), case.oracle())
+                assert case.total().tolist() == case.oracle()
 
 
 def test_blocks_of_third_derivatives_stay_exact_in_floating_point():
@@ -275,7 +258,7 @@ def test_blocks_of_third_derivatives_stay_exact_in_floating_point():
         X = signs * (1 - 2.0 ** -rng.integers(20, 53, (128, 4)))
         y = np.arange(128, dtype=np.uint8) % 2
         case = Summed(X, y, None, LOGISTIC, 3, np.array([0.0, 0, 0, 0, -1.31695789692]))  # where c is largest
-        equal(case.total(), case.oracle())
+        assert case.total().tolist() == case.oracle()
 
 
 @settings(max_examples=40, deadline=None)
@@ -283,7 +266,7 @@ def test_blocks_of_third_derivatives_stay_exact_in_floating_point():
 def test_fewer_bits_round_to_the_nearest_integer(seed, bits):
     case = draw(seed, 12, 3)
     less = Summed(case.X, case.y, None, LOGISTIC, 3, case.anchor, bits)
-    equal(less.total(), less.oracle())
+    assert less.total().tolist() == less.oracle()
     at = ints.moments_at(4, 2) + 4
     e = np.array([derivatives(LOGISTIC, float(z), float(y))[0] for z, y in zip(_z(less), less.y, strict=True)])
     exact = (e[:, None] * np.hstack([case.X, np.ones((12, 1))])).sum(axis=0)

@@ -75,23 +75,21 @@ def test_exp_of_extremes_is_finite_and_positive(x):
 # Derivatives ---------------------------------------------------------------------------------------------------------
 
 
-def places(loss):
-    """z up to where a Poisson mean is 1e17 and a logistic weight rounds to nothing."""
-    return np.concatenate([np.linspace(-40, 40, 81), [-1e-8, 1e-8, -0.5, 0.5, -700, 36.04, -36.04]]), loss
+#: z up to where a Poisson mean is 1e17 and a logistic weight rounds to nothing.
+PLACES = np.concatenate([np.linspace(-40, 40, 81), [-1e-8, 1e-8, -0.5, 0.5, -700, 36.04, -36.04]])
 
 
 @losses
 def test_derivatives_are_those_of_torch(loss, y):
     torch = pytest.importorskip("torch")
-    z, _ = places(loss)
-    at = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+    at = torch.tensor(PLACES, dtype=torch.float64, requires_grad=True)
     here = [torch.nn.functional.softplus(at, threshold=1e9) - y * at, (at - y) ** 2 / 2, torch.exp(at) - y * at][loss]
     expected = []
     for _ in range(3):
         (here,) = torch.autograd.grad(here.sum(), at, create_graph=True, allow_unused=True)
         here = 0 * at if here is None else here
         expected.append(here.detach().numpy())
-    found = np.array([derivatives(loss, v, y) for v in z.tolist()]).T
+    found = np.array([derivatives(loss, v, y) for v in PLACES.tolist()]).T
     for k in range(3):
         # torch takes e^z for z > 0 and loses the small tail there: the absolute tolerance
         np.testing.assert_allclose(found[k], expected[k], rtol=1e-12, atol=1e-13 * max(1, y), err_msg=f"order {k + 1}")

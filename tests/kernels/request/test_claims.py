@@ -48,19 +48,11 @@ def test_claim(states, rows):
         np.testing.assert_array_equal(gone, before)
 
 
-@pytest.mark.parametrize(
-    ("rows", "place", "reason"),
-    [
-        ([0, -1], 1, OUTSIDE),
-        ([5], 0, OUTSIDE),
-        ([2**62, 0], 0, OUTSIDE),
-        ([-(2**63)], 0, OUTSIDE),
-        ([0, 2, 3], 2, GONE),
-        ([0, 4], 1, NOT_TRAINED),
-        ([0, 1, 0], 2, TWICE),
-        ([1, 1], 1, TWICE),
-    ],
-)
+REFUSED = [([0, -1], 1, OUTSIDE), ([5], 0, OUTSIDE), ([2**62, 0], 0, OUTSIDE), ([-(2**63)], 0, OUTSIDE)]
+REFUSED += [([0, 2, 3], 2, GONE), ([0, 4], 1, NOT_TRAINED), ([0, 1, 0], 2, TWICE), ([1, 1], 1, TWICE)]
+
+
+@pytest.mark.parametrize(("rows", "place", "reason"), REFUSED)
 def test_each_refusal_names_the_place_and_the_reason_and_changes_nothing(rows, place, reason):
     gone = np.array([PRESENT, PRESENT, PRESENT, FORGOTTEN, FOREIGN], np.uint8)
     before = gone.copy()

@@ -99,20 +99,8 @@ def test_replay_is_that_of_the_reference(model, n, count, r, memory, burn_in, pe
     places = np.unique(places)
     run = descent.train(start, ids, starts, order, 0.1, trace=True)
     weights = np.ones(n)
-    answer = descent.replay(
-        run,
-        places,
-        ids,
-        starts,
-        order,
-        0.1,
-        weights,
-        memory=memory,
-        burn_in=burn_in,
-        period=period,
-        published=published,
-        keep_trace=True,
-    )
+    options = {"memory": memory, "burn_in": burn_in, "period": period, "published": published}
+    answer = descent.replay(run, places, ids, starts, order, 0.1, weights, keep_trace=True, **options)
     W, G = list(run.W[:, descent.pad.where]), list(run.G[:, descent.pad.where])
     theta, exact = reference.replay(
         gradient, W, G, parts, order, ids[places], 0.1, lam, memory, burn_in, period, published
@@ -268,7 +256,7 @@ def test_bad_input_is_refused():
         ((start[:2], ids, [0, 10], [0], 0.1), "start must have shape"),
         ((start, ids + 1, [0, 10], [0], 0.1), "row ids"),
         ((start, ids, [0, 9], [0], 0.1), "starts must ascend"),
-        ((start, ids, [0, 10], [1], 0.1), "order must name"),
+        ((start, ids, [0, 10], [1], 0.1), "order must lie"),
     ):
         with pytest.raises(ValueError, match=message):
             descent.train(*arguments)
