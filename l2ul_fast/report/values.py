@@ -37,6 +37,7 @@ class Cell(NamedTuple):
 
 Value = str | Callable[[Record], float | None]
 Column = Callable[[list[Record]], Any]
+Rows = Callable[[list[Record]], Iterator[Mapping[str, Any]]]
 
 
 @dataclass
@@ -393,6 +394,15 @@ def listing(title: str, rows: Sequence[Mapping[str, Any]], note: str = "", block
     """Rows as {heading: value}: the columns are those of all rows, in the order of first appearance."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Table(title, columns, [[row.get(name) for name in columns] for row in rows], note, block)
+
+
+def rows_of(title: str, note: str = "", block: int = 1) -> Callable[[Rows], Callable[[list[Record]], Table]]:
+    """Decorator: a generator of rows {heading: value} becomes a function from records to a Table."""
+
+    def decorate(make: Rows) -> Callable[[list[Record]], Table]:
+        return lambda records: listing(title, list(make(records)), note, block)
+
+    return decorate
 
 
 def table_of(

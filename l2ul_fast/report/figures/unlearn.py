@@ -25,6 +25,7 @@ from l2ul_fast.report.values import (
     marked,
     median,
     r_text,
+    rows_of,
     seconds,
     seconds_text,
     select,
@@ -266,14 +267,16 @@ def lr_behind(records: list[Record]) -> Table:
     return listing("Logistic regression: behind the instant answer", rows, note, block=1)
 
 
-def mlp_times(records: list[Record]) -> Table:
-    rows = []
+@rows_of(
+    "MLP: times", "Medians over the draws. Goals: 0.5 ms for a single row up to d = 28; 2 ms with rtol at 16,000 x 28."
+)
+def mlp_times(records: list[Record]) -> Iterator[dict[str, Any]]:
     for data, name, found, instant in _rho(records, "mlp"):
         if not instant:
             continue
         refined, d, n = select(found, method=OURS, rtol=RTOL["mlp"]), instant[0]["d"], instant[0]["n"]
         quick = 2e-3 if d == 28 and 15_000 <= n <= 17_000 else None
-        row = {
+        yield {
             "data": f"{data}, d = {d}",
             "request": name,
             "instant": time(instant, "seconds", 5e-4 if name == "random 1" and d <= 28 else None, "0.5 ms"),
@@ -285,13 +288,13 @@ def mlp_times(records: list[Record]) -> Table:
             "seal": time(instant, "refresh_seconds"),
             "Retrain, warm": time(select(found, method="retrain")),
         }
-        rows.append(row)
-    note = "Medians over the draws. Goals: 0.5 ms for a single row up to d = 28; 2 ms with rtol at 16,000 x 28."
-    return listing("MLP: times", rows, note, block=1)
 
 
-def coverage(records: list[Record]) -> Table:
-    rows: list[dict[str, Any]] = []
+@rows_of(
+    "Coverage of the error estimate: truth over estimate",
+    f"All datasets together. Goal: truth at most {WITHIN:g} times the estimate in {100 * COVERAGE:g} % of them.",
+)
+def coverage(records: list[Record]) -> Iterator[dict[str, Any]]:
     mine = [{**r, "asked": asked(r)} for r in select(records, experiment="unlearn-rho", method=OURS)]
     for model, key, name in (
         ("lr", {"order": 3, "rtol": None}, "lr, instant"),
@@ -300,9 +303,7 @@ def coverage(records: list[Record]) -> Table:
     ):
         own = select(mine, model=model, **key)
         lines = {name: _coverage(select(own, asked=name)) for name in NAMES} | {"all": _coverage(own)}
-        rows += [{"answers": name, "request": request, **line} for request, line in lines.items() if line]
-    note = f"All datasets together. Goal: truth at most {WITHIN:g} times the estimate in {100 * COVERAGE:g} % of them."
-    return listing("Coverage of the error estimate: truth over estimate", rows, note, block=1)
+        yield from ({"answers": name, "request": request, **line} for request, line in lines.items() if line)
 
 
 def _coverage(found: list[Record]) -> dict[str, Any]:
@@ -318,12 +319,16 @@ def _coverage(found: list[Record]) -> dict[str, Any]:
     return out | {f"truth within {WITHIN:g} x": held}
 
 
-def grid(records: list[Record]) -> Table:
-    rows = []
+@rows_of(
+    "The grid: rho of one row against requests that leave their cell",
+    "Each draw has another row and another place of the optimum in its cell; how many leave is the mean over all "
+    "rows and places, to first order. At one given grid point it may be far from that mean.",
+)
+def grid(records: list[Record]) -> Iterator[dict[str, Any]]:
     for data, here in cells_of(select(records, experiment="unlearn-grid"), "data"):
         for (factor,), found in sorted(group_by(here, "factor").items()):
             rho, one = median(found, "rho"), factor == 1.0
-            row = {
+            yield {
                 "data": data,
                 "widths": f"{factor:g} x" + (" (the rule)" if one else ""),
                 "from, to": f"{found[0]['narrowest']:.2g} to {found[0]['widest']:.2g}",
@@ -331,23 +336,24 @@ def grid(records: list[Record]) -> Table:
                 "largest": number(max(values(found, "rho"), default=None)),
                 "single requests that leave the cell": f"{100 * found[0]['crossing']:.2g} %",
             }
-            rows.append(row)
-    note = (
-        "Each draw has another row and another place of the optimum in its cell; how many leave is the mean over all "
-        "rows and places, to first order. At one given grid point it may be far from that mean."
-    )
-    return listing("The grid: rho of one row against requests that leave their cell", rows, note, block=1)
 
 
-def latency(records: list[Record]) -> Table:
-    mine, rows = select(records, experiment="unlearn-latency", failed=None), []
+@rows_of(
+    "Latency of one row: the whole of `u.unlearn([row])` and its peers, in turns, one thread",
+    "newton-numba: an expert's function, one Newton step with the inverse downdated, without checks or a record. "
+    "torch-eager: the paper's network, its input ready-made. The idle loop shows what of p99 belongs to the "
+    "machine. Goals at d = 28: 2 (order 2) and 4 (order 3) times newton-numba, 6 times faster than torch, p99 "
+    "within 5 p50.",
+)
+def latency(records: list[Record]) -> Iterator[dict[str, Any]]:
+    mine = select(records, experiment="unlearn-latency", failed=None)
     for d in sorted({r["d"] for r in mine}):
         torch = median(select(mine, d=d, method="torch-eager"), "p50_seconds")
         for r in select(mine, d=d):
             ours = d == 28 and r["method"].startswith(OURS)
             tail, quicker = r["p99_seconds"] / r["p50_seconds"], torch / r["p50_seconds"] if torch else None
             goal = {2: 2.0, 3: 4.0}.get(r.get("order") or 0) if ours else None
-            row = {
+            yield {
                 "data": f"{dataset_label(r['dataset'], r['source'], r['n'])}, d = {d}",
                 "method": r["method"],
                 "p50": time([r], "p50_seconds"),
@@ -357,24 +363,15 @@ def latency(records: list[Record]) -> Table:
                 "p50 / numba's": marked(number(r["ratio"]), r["ratio"], goal),
                 "torch's p50 / this": marked(number(quicker), quicker, 6.0 if ours else None, at_least=True),
             }
-            rows.append(row)
-    note = (
-        "newton-numba: an expert's function, one Newton step with the inverse downdated, without checks or a record. "
-        "torch-eager: the paper's network, its input ready-made. The idle loop shows what of p99 belongs to the "
-        "machine. Goals at d = 28: 2 (order 2) and 4 (order 3) times newton-numba, 6 times faster than torch, p99 "
-        "within 5 p50."
-    )
-    title = "Latency of one row: the whole of `u.unlearn([row])` and its peers, in turns, one thread"
-    return listing(title, rows, note, block=1)
 
 
-def stream(records: list[Record]) -> Table:
-    rows = []
+@rows_of("A long stream of single requests on one unlearner, d = 28", f"Goal: flat (within {FLAT_WITHIN:g}).", block=0)
+def stream(records: list[Record]) -> Iterator[dict[str, Any]]:
     for (order, n), found in group_by(select(records, experiment="unlearn-flat"), "order", "n").items():
         found = sorted(found, key=lambda r: r["block"])
         middles = values(found, "p50_seconds")
         worst = max(middles) / min(middles)
-        row = {
+        yield {
             "head": f"order {order}",
             "rows": f"{n:,}",
             "requests": f"{sum(r['calls'] for r in found):,}",
@@ -383,16 +380,17 @@ def stream(records: list[Record]) -> Table:
             "largest p99": seconds_text(max(values(found, "p99_seconds"))),
             "longest": seconds_text(max(values(found, "max_seconds"))),
         }
-        rows.append(row)
-    title = "A long stream of single requests on one unlearner, d = 28"
-    return listing(title, rows, f"Goal: flat (within {FLAT_WITHIN:g}).")
 
 
-def durable(records: list[Record]) -> Table:
-    rows = []
+@rows_of(
+    "A durable single request: `u.unlearn([row])` and `u.save(directory, defer=True)`, d = 28",
+    "Into the directory it was loaded from; the plain write goes to the same file system, in turns. Goal: 10 ms.",
+    block=0,
+)
+def durable(records: list[Record]) -> Iterator[dict[str, Any]]:
     for (n,), found in sorted(group_by(select(records, experiment="unlearn-durable"), "n").items()):
         p50, p99 = np.percentile([r["seconds"] - r["plain_seconds"] for r in found], [50, 99]).tolist()
-        row = {
+        yield {
             "rows": f"{n:,}",
             "requests": len(found),
             "p50": time(found),
@@ -400,21 +398,20 @@ def durable(records: list[Record]) -> Table:
             "difference, p50": marked(seconds_text(max(p50, 0.0)), p50, 0.01, "10 ms"),
             "difference, p99": seconds_text(max(p99, 0.0)),
         }
-        rows.append(row)
-    return listing(
-        "A durable single request: `u.unlearn([row])` and `u.save(directory, defer=True)`, d = 28",
-        rows,
-        "Into the directory it was loaded from; the plain write goes to the same file system, in turns. Goal: 10 ms.",
-    )
 
 
-def two_times(records: list[Record]) -> Table:
-    rows = []
+@rows_of(
+    "Two times of a request: until the answer, and until the rows are erased",
+    "Erased: nothing kept in memory, journal or directory gives the rows back; for L2UL the request and `save` of "
+    "the directory, rows included, for Retrain the fit (of the MLP: its anchor too, trained on D once) and its "
+    "parameters written and synced.",
+)
+def two_times(records: list[Record]) -> Iterator[dict[str, Any]]:
     for data, model, _, here in cells_of(select(records, experiment="unlearn-times"), "data", "model", "r_asked"):
         again = select(here, method="retrain")
         for (method, order), found in group_by(here, "method", "order").items():
             erased = median(found, "erased_seconds")
-            row = {
+            yield {
                 "data": f"{data}, {model}, r = {r_text(here)}",
                 "method": method if order is None else f"{method}, order {order}",
                 "answer": time(found, "answer_seconds"),
@@ -423,13 +420,6 @@ def two_times(records: list[Record]) -> Table:
                 "Retrain / erased": _factor(again, found, "erased_seconds"),
                 "due": NONE if method in ("nothing", "retrain") else share(q.get("due") for q in found),
             }
-            rows.append(row)
-    note = (
-        "Erased: nothing kept in memory, journal or directory gives the rows back; for L2UL the request and `save` of "
-        "the directory, rows included, for Retrain the fit (of the MLP: its anchor too, trained on D once) and its "
-        "parameters written and synced."
-    )
-    return listing("Two times of a request: until the answer, and until the rows are erased", rows, note, block=1)
 
 
 def _factor(again: list[Record], own: list[Record], name: str) -> Cell:
@@ -437,11 +427,15 @@ def _factor(again: list[Record], own: list[Record], name: str) -> Cell:
     return Cell(f"{theirs / ours:,.3g}", theirs / ours) if theirs and ours else NONE
 
 
-def slow_down(records: list[Record]) -> Table:
-    rows = []
+@rows_of(
+    "Slow-down: single requests chosen to make the server work, beside random ones",
+    "What is due is refreshed at once. The last attack knows the model, the grid and all rows. The line of random "
+    "rows is also the share of single requests that come out due. Retrain: a fit for every request.",
+)
+def slow_down(records: list[Record]) -> Iterator[dict[str, Any]]:
     for data, here in cells_of(select(records, experiment="unlearn-slow", failed=None), "data"):
         for r in here:
-            row = {
+            yield {
                 "data": data,
                 "requests for": r["attack"],
                 "requests": r["requests"],
@@ -456,18 +450,15 @@ def slow_down(records: list[Record]) -> Table:
                 "all passes": time([r], "refresh_seconds"),
                 "largest estimate": middle([r], "largest_error"),
             }
-            rows.append(row)
-    return listing(
-        "Slow-down: single requests chosen to make the server work, beside random ones",
-        rows,
-        "What is due is refreshed at once. The last attack knows the model, the grid and all rows. The line of random "
-        "rows is also the share of single requests that come out due. Retrain: a fit for every request.",
-        block=1,
-    )
 
 
-def reconstruction(records: list[Record]) -> Table:
-    rows = []
+@rows_of(
+    "Reconstruction of a forgotten row from what is saved",
+    "The worst case over the rows. A guess is the better of the mean row and a random one: ratio 1. Goal for one "
+    "saved directory: 0.5 at least. A deferred save is due and says so; whoever holds the states before and after "
+    "computes the row from a method that is accurate and deterministic, whatever it keeps.",
+)
+def reconstruction(records: list[Record]) -> Iterator[dict[str, Any]]:
     mine = select(records, experiment="unlearn-reconstruction")
     for (model, method, how), found in group_by(mine, "model", "method", "how").items():
         for scene in SCENES:
@@ -477,7 +468,7 @@ def reconstruction(records: list[Record]) -> Table:
             worst = min(values(here, "ratio"), default=None)
             best = min(here, key=lambda r: np.inf if value(r, "ratio") is None else r["ratio"])
             text = "no attack gives a row" if worst is None else number(worst)
-            row = {
+            yield {
                 "head": f"{model}, {method}, {how}",
                 "attacker holds": scene,
                 "rows": len(here),
@@ -486,21 +477,19 @@ def reconstruction(records: list[Record]) -> Table:
                 "a guess": number(best["chance"]),
                 "error / guess": marked(text, worst, 0.5 if scene == SCENES[0] else None, at_least=True),
             }
-            rows.append(row)
-    note = (
-        "The worst case over the rows. A guess is the better of the mean row and a random one: ratio 1. Goal for one "
-        "saved directory: 0.5 at least. A deferred save is due and says so; whoever holds the states before and after "
-        "computes the row from a method that is accurate and deterministic, whatever it keeps."
-    )
-    return listing("Reconstruction of a forgotten row from what is saved", rows, note, block=1)
 
 
-def fit(records: list[Record]) -> Table:
-    mine, rows = select(records, experiment="unlearn-fit", failed=None), []
+@rows_of(
+    "Fit: third derivatives beside none, and sums beside tabmat",
+    "Goals: the fit with third derivatives within 1.5 times the one without; sums of order 2 and 3 as fast as "
+    "tabmat's `sandwich`, which sums the Hessian alone.",
+)
+def fit(records: list[Record]) -> Iterator[dict[str, Any]]:
+    mine = select(records, experiment="unlearn-fit", failed=None)
     for r in mine:
         whole, ratio = "parts" in r, value(r, "ratio")
         goal = (1.5 if r["order"] == 3 else None) if whole else (1.0 if r["method"].startswith("integer") else None)
-        row = {
+        yield {
             "what": "whole fit(path)" if whole else "one pass of sums",
             "method": r["method"],
             "data": f"{r['source']}, {r['n']:,} × {r['d']}",
@@ -508,15 +497,9 @@ def fit(records: list[Record]) -> Table:
             "of which": ", ".join(f"{k} {seconds_text(s)}" for k, s in r["parts"].items()) if whole else "one thread",
             "over order 2, or over tabmat": NONE if ratio is None else marked(f"{ratio:.3g}", ratio, goal),
         }
-        rows.append(row)
     peer = "tabmat sandwich"
     if select(mine, threads_used=1) and not select(mine, method=peer):
-        rows.append({"what": "one pass of sums", "method": peer, "time": "not installed"})
-    note = (
-        "Goals: the fit with third derivatives within 1.5 times the one without; sums of order 2 and 3 as fast as "
-        "tabmat's `sandwich`, which sums the Hessian alone."
-    )
-    return listing("Fit: third derivatives beside none, and sums beside tabmat", rows, note, block=1)
+        yield ({"what": "one pass of sums", "method": peer, "time": "not installed"})
 
 
 def tables(records: list[Record]) -> list[Table]:
