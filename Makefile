@@ -11,7 +11,13 @@ PYTEST := python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 RESOLUTION_lowest := lowest-direct
 RESOLUTION_newest := highest
 
-.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
+# .venv may be a link to an environment that others use, too: it is taken as it is, with this tree's packages before its own.
+LINKED := $(shell test -L $(VENV) && echo yes)
+ifeq ($(LINKED),yes)
+export PYTHONPATH := $(CURDIR):$(CURDIR)/kernels$(if $(PYTHONPATH),:$(PYTHONPATH))
+endif
+
+.PHONY: help venv linked-venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
   bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -33,7 +39,10 @@ help:
 	@echo "make readme         measure, then rewrite the generated tables of README.md and docs"
 	@echo "make clean          remove .venv, caches and results"
 
-venv: $(STAMP)
+venv: $(if $(LINKED),linked-venv,$(STAMP))
+
+linked-venv:
+	@test -x $(BIN)/python || { echo "$(VENV) is a link to no environment: remove it, or make one there" >&2; exit 1; }
 
 # constraints.txt pins the versions that recorded benchmarks used (and a CPU build of torch).
 $(STAMP): pyproject.toml constraints.txt

@@ -6,6 +6,10 @@ import sys
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads of two processes that wait in a loop take the cores from each other's work: a quarter of all CPU time.
+    os.environ |= {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk():

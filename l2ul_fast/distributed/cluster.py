@@ -244,7 +244,11 @@ def _alone(item: Any, function: Callable[..., Any], held: Any) -> Any:
     from l2ul_kernels import threads
 
     with threads(1):
-        return function(item) if held is None else function(item, held)
+        try:
+            return function(item) if held is None else function(item, held)
+        except UserError as error:
+            sentence = type(error)(*error.args)
+    raise sentence  # without its frames: a worker keeps it for a while, and with it files would stay open
 
 
 def map_jobs(

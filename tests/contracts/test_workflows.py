@@ -1,6 +1,8 @@
 """Workflows and hooks: they call targets of the Makefile, with pinned actions, few rights and the tools of the venv."""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,20 @@ def test_tests_share_the_cores_and_benchmarks_do_not():
     assert "$(PYTEST)" in recipes["test"]
     assert "pytest" in recipes["bench-pytest"]
     assert [name for name, lines in recipes.items() if "bench" in name and re.search(r"PYTEST\)| -n ", lines)] == []
+
+
+def test_a_linked_environment_is_used_as_it_is(tmp_path):
+    """Nothing is installed into it, and the packages are those of this tree."""
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    (tmp_path / "other" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv").symlink_to("other")
+    make = ["make", "-C", str(tmp_path), "test"]
+    done = subprocess.run(make, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert ".venv is a link to no environment" in done.stderr
+    python = tmp_path / "other" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH: $@"\n')
+    python.chmod(0o755)
+    said = subprocess.run(make, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "/mine"}).stdout
+    assert f"{tmp_path}:{tmp_path}/kernels:/mine: -m pytest" in said
+    assert "pip" not in said

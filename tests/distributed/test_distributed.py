@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import weakref
 
 import h5py
 import numpy as np
@@ -17,6 +18,7 @@ from l2ul_fast.datasets.stream.manifest import Manifest, describe, expand, load
 from l2ul_fast.datasets.stream.stream import Shards, sample_partitions, stream_counts
 from l2ul_fast.distributed import executor
 from l2ul_fast.distributed import sums as counting
+from l2ul_fast.distributed.cluster import _alone
 from l2ul_fast.distributed.executor import DaskWorkers, _Files, _opened
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.models import LogisticModel, MLPModel
@@ -327,6 +329,24 @@ def test_map_jobs(client):
     for _ in distributed.map_jobs(client, square, range(50)):
         break  # the rest is cancelled
     assert dict(distributed.map_jobs(client, square, [3])) == {0: (9, 1)}
+
+
+def test_what_failed_holds_no_file_open():
+    """HDF5 hands out the old header of a file that was written anew, as long as anything holds it open."""
+    opened = []
+
+    def read(item):
+        file = type("File", (), {})()
+        opened.append(weakref.ref(file))
+        try:
+            raise OSError("wrong checksum")
+        except OSError as error:
+            raise DataError("damaged") from error
+
+    with pytest.raises(DataError, match="damaged") as kept:
+        _alone(0, read, None)
+    assert opened[0]() is None
+    assert kept.value.__context__ is None
 
 
 MISSES = """
