@@ -13,6 +13,7 @@ import os
 import h5py
 import numpy as np
 
+from l2ul_fast.errors import DataError
 from l2ul_kernels.codegen.jit import kernel
 
 _BLOCK = 256  # words; the largest weighted sum of a block, 256 * 257 / 2 * 65535, still fits 32 bits
@@ -71,22 +72,8 @@ def write_chunk(X: h5py.Dataset, start: int, raw: np.ndarray) -> None:
     X.id.write_direct_chunk((start, 0), raw)
 
 
-def read_chunk(X: h5py.Dataset, start: int, raw: np.ndarray) -> None:
-    """Read the whole chunk whose first row is `start` into raw, a chunk_buffer; OSError if the checksum is wrong."""
-    skipped, _ = X.id.read_direct_chunk((start, 0), out=raw)
-    if skipped:
-        raise OSError(f"no checksum in the chunk at row {start}")
-    check(raw, start)
-
-
-def check(raw: np.ndarray, start: int) -> None:
-    """OSError unless the checksum behind the chunk in raw, whose first row is `start`, is right."""
-    if fletcher32(raw[:-4]) != int(raw[-4:].view("<u4")[0]):
-        raise OSError(f"wrong checksum in the chunk at row {start}")
-
-
 def chunk_offsets(X: h5py.Dataset) -> np.ndarray:
-    """Byte offsets of the chunks of a plain dataset, (chunks,) int64 in row order; OSError if one is missing."""
+    """Byte offsets of the chunks of a plain dataset, (chunks,) int64 in row order; DataError if one is missing."""
     rows = X.chunks[0]
     offsets = np.full(-(-X.shape[0] // rows), -1, np.int64)
 
@@ -96,16 +83,20 @@ def chunk_offsets(X: h5py.Dataset) -> np.ndarray:
     X.id.chunk_iter(note)
     missing = int((offsets < 0).sum())
     if missing:
-        raise OSError(f"{missing} of its chunks were never written")
+        raise DataError(f"{missing} of its chunks were never written")
     return offsets
 
 
 def read_at(handle: int, offset: int, raw: np.ndarray, start: int) -> None:
-    """Like read_chunk for the chunk at byte `offset` of an open file: no lock of h5py's or Python's is held."""
+    """Read the chunk at byte `offset` of an open file, whose first row is `start`, into raw, a chunk_buffer.
+
+    OSError if the checksum is wrong. No lock of h5py's or Python's is held.
+    """
     view, done = memoryview(raw.data), 0
     while done < raw.size:
         k = os.preadv(handle, [view[done:]], offset + done)
         if k == 0:
             raise OSError(f"the file ends within the chunk at row {start}")
         done += k
-    check(raw, start)
+    if fletcher32(raw[:-4]) != int(raw[-4:].view("<u4")[0]):
+        raise OSError(f"wrong checksum in the chunk at row {start}")

@@ -98,7 +98,7 @@ def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-unty
 class RowReader:
     """Random access to the rows of a chunked two-dimensional dataset of an open HDF5 file (read only)."""
 
-    def __init__(self, path: Path, dataset: h5py.Dataset, verify: bool = True, mapped: bool = True) -> None:
+    def __init__(self, path: Path, dataset: h5py.Dataset, mapped: bool = True) -> None:
         self.path, self.dataset = path, dataset
         self.n, columns = dataset.shape
         self.dtype = dataset.dtype
@@ -106,14 +106,14 @@ class RowReader:
         self._width = columns * self.dtype.itemsize
         self._columns = columns
         chunks = -(-self.n // self.chunk_rows)
-        self._trusted = np.full(chunks, not verify)
-        self._all_trusted = not verify
+        self._trusted = np.zeros(chunks, bool)
+        self.all_checked = False  # whether `check_chunks` has nothing left to do
         self.memory: NDArray[np.uint8] | None = None
         if mapped and is_plain(dataset):  # not mapped: the file is not a local one
             self.memory = np.memmap(path, np.uint8, "r")
             try:
                 self.offsets = chunk_offsets(dataset)
-            except OSError as error:
+            except DataError as error:
                 raise DataError(f"{path} is incomplete: {error}") from error
             self._places: Any = Places.of([self])
 
@@ -139,14 +139,9 @@ class RowReader:
             _gather(self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
         return out
 
-    @property
-    def all_checked(self) -> bool:
-        """Whether `check_chunks` has nothing left to do."""
-        return self._all_trusted
-
     def check_chunks(self, rows: NDArray[np.int64]) -> None:
         """Compute the checksums of the chunks these rows lie in, unless that was done before."""
-        if self._all_trusted:
+        if self.all_checked:
             return
         assert self.memory is not None
         touched = np.unique(rows // self.chunk_rows)
@@ -159,7 +154,7 @@ class RowReader:
                 last = min(first + self.chunk_rows, self.n) - 1
                 raise DataError(f"{self.path} is damaged in rows {first}..{last} (wrong checksum): make the file again")
             self._trusted[chunk] = True
-        self._all_trusted = bool(self._trusted.all())
+        self.all_checked = bool(self._trusted.all())
 
     def _take_through_h5py(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         chunk_of = rows // self.chunk_rows

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from l2ul_fast.datasets.file.chunks import chunk_buffer, is_plain, read_chunk
+from l2ul_fast.datasets.file.chunks import chunk_offsets, is_plain, read_at
 from l2ul_fast.datasets.file.layout import CODECS, FORMAT, FORMAT_VERSION, chunk_rows, dataset_path, source_label
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.moments import Moments, first_bad_row
@@ -29,7 +30,7 @@ _CACHE_BYTES = 16 << 20  # h5py's chunk cache must hold two chunks, or small rea
 class DatasetFile:
     """An open dataset file, read only. Made by open_dataset; close it, or use it as a context manager."""
 
-    def __init__(self, path: Path, file: h5py.File) -> None:
+    def __init__(self, path: Path, file: h5py.File, local: bool = True) -> None:
         attrs = file.attrs
         self.path = path
         self.file = file
@@ -48,7 +49,9 @@ class DatasetFile:
         self.split_seed = int(attrs["split_seed"])
         self.n_train = int(attrs["n_train"])
         self.chunk_rows = int(self.X.chunks[0])
-        self.is_plain = is_plain(self.X)  # not compressed: chunks.read_chunk can read it
+        self.offsets: NDArray[np.int64] | None = None
+        if local and is_plain(self.X):  # where chunks lie in the file
+            self.offsets, self._handle = chunk_offsets(self.X), file.id.get_vfd_handle()
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -59,22 +62,37 @@ class DatasetFile:
         """Rows start..stop-1: X (k, d) float32 and y (k,). Checksums are verified; damage is a DataError."""
         if not 0 <= start <= stop <= self.n:
             raise DataError(f"rows {start}..{stop} are not within the {self.n} rows of {self.path}")
-        X = np.empty((stop - start, self.d), dtype=np.float32)
+        X, y = np.empty((stop - start, self.d), np.float32), np.empty(stop - start, self.y.dtype)
+        memory = self.buffer()
+        for first in range(start - start % self.chunk_rows, stop, self.chunk_rows):
+            rows, labels = self.load(first, memory)
+            assert labels is not None
+            low, high = max(start, first), min(stop, first + len(rows))
+            X[low - start : high - start] = rows[low - first : high - first]
+            y[low - start : high - start] = labels[low - first : high - first]
+        return X, y
+
+    def buffer(self) -> NDArray[np.uint8]:
+        """Memory for any chunk of the file."""
+        return np.empty(4 * self.chunk_rows * self.d + 4, np.uint8)
+
+    def load(
+        self, start: int, memory: NDArray[np.uint8], labels: bool = True
+    ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+        """X (k, d), in `memory`, and y (k,) if wanted of the chunk that begins at row `start`."""
+        raw = memory[: 4 * self.chunk_rows * self.d + 4]
+        X = raw[:-4].view(np.float32).reshape(self.chunk_rows, self.d)
+        stop = min(start + self.chunk_rows, self.n)
         try:
-            for first in range(start - start % self.chunk_rows, stop, self.chunk_rows):
-                last = min(first + self.chunk_rows, self.n)
-                low, high = max(start, first), min(stop, last)
-                part = X[low - start : high - start]
-                if self.is_plain and (low, high) == (first, last):
-                    raw, rows = chunk_buffer(self.chunk_rows, self.d)
-                    read_chunk(self.X, first, raw)
-                    part[:] = rows[: high - low]
-                else:
-                    self.X.read_direct(part, np.s_[low:high])
-            return X, self.y[start:stop]
+            if self.offsets is not None:
+                # not through h5py: it would hold the GIL, which the thread that feeds the kernel needs
+                read_at(self._handle, int(self.offsets[start // self.chunk_rows]), raw, start)
+            else:
+                self.X.read_direct(X, np.s_[start:stop], np.s_[: stop - start])
+            return X[: stop - start], self.y[start:stop] if labels else None
         except OSError as error:
             raise DataError(
-                f"{self.path} is damaged in rows {start}..{stop} (checksum or read error): make the file again"
+                f"{self.path} is damaged in rows {start}..{stop - 1} (checksum or read error): make the file again"
             ) from error
 
     def train_mask(self, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -104,12 +122,14 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
     return from_h5py(path, file, str(path))
 
 
-def from_h5py(path: Path, file: h5py.File, shown: str) -> DatasetFile:
+def from_h5py(path: Path, file: h5py.File, shown: str, local: bool = True) -> DatasetFile:
     """An open HDF5 file as a dataset file, after the same checks; closed if it is not one. Messages call it `shown`."""
     try:
         problem = _layout_problem(file)
         if problem is None:
-            return DatasetFile(path, file)
+            return DatasetFile(path, file, local)
+    except DataError as error:
+        problem = str(error)
     except (KeyError, TypeError, ValueError, OSError, RuntimeError) as error:
         problem = f"its header is damaged ({str(error).splitlines()[0]})"
     file.close()

@@ -51,16 +51,24 @@ def stream_cells(
         temp = None
         try:
             temp = temp_path(path)
-            with h5py.File(temp, "w") as file:
+            # No chunk cache, whole chunks: a full disk then shows at the write. If closing fails, HDF5 may crash.
+            with h5py.File(temp, "w", rdcc_nbytes=0) as file:
                 stored = file.create_dataset(
                     "cells", (shards.n, width), np.uint8, chunks=(rows, width), fletcher32=True
                 )
-                file["seeds"] = partitions.seeds
-                for name in ("row_ids", "mean", "scale"):
-                    if getattr(partitions, name) is not None:
-                        file[name] = getattr(partitions, name)
+                for name in ("seeds", "row_ids", "mean", "scale"):
+                    if (array := getattr(partitions, name)) is not None:
+                        file.create_dataset(name, data=array, chunks=array.shape)
+                waiting, k = np.empty((rows, width), np.uint8), 0
                 for first, X, _ in blocks(shards):
-                    stored[first : first + len(X)] = pack_cells(assign_cells(X, partitions), psi)
+                    packed = pack_cells(assign_cells(X, partitions), psi)
+                    while len(packed):
+                        done, part, packed = first + len(X) - len(packed), packed[: rows - k], packed[rows - k :]
+                        waiting[k : k + len(part)] = part
+                        k += len(part)
+                        if k == rows or done + len(part) == shards.n:
+                            stored[done + len(part) - k : done + len(part)] = waiting[:k]
+                            k = 0
                     if progress is not None:
                         progress(first + len(X), shards.n)
                 facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": shards.n, "t": t, "psi": psi}

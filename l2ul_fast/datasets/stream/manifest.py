@@ -47,9 +47,7 @@ def open_shard(path: str) -> DatasetFile:
         file = h5py.File(stream, "r")
     except OSError as error:
         raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
-    data = from_h5py(Path(path), file, path)
-    data.is_plain = False  # its bytes are not at a place in a local file
-    return data
+    return from_h5py(Path(path), file, path, local=False)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Shards:
     def reader(self, i: int) -> RowReader:
         """Random access to the rows of file i."""
         if i not in self._readers:
-            self._readers[i] = RowReader(self.files[i].path, self.files[i].X, mapped=self.files[i].is_plain)
+            self._readers[i] = RowReader(self.files[i].path, self.files[i].X, self.files[i].offsets is not None)
         return self._readers[i]
 
     def take_X(self, ids: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-import textwrap
 
 import h5py
 import numpy as np
 import pytest
+from dataset_files import STANDIN, edit, flip, full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +16,6 @@ from l2ul_fast.datasets.file.hdf5 import CODECS, DatasetWriter, chunk_rows, open
 from l2ul_fast.datasets.split import count_train, train_mask
 from l2ul_fast.errors import DataError
 from l2ul_fast.files import temp_prefix
-
-STANDIN = "standin:1:0"
 
 
 def write(path, X, y, *, pieces=(10**9,), source=STANDIN, classes=(0, 1), **options):
@@ -179,33 +177,16 @@ def test_failure_keeps_the_old_file(tmp_path, toy, error):
     assert os.listdir(tmp_path) == ["a.h5"]
 
 
-def test_disk_full(tmp_path):
-    """RLIMIT_FSIZE makes every write beyond it fail, as a full disk does."""
-    script = """
-        import resource, sys
-        import numpy as np
-        from l2ul_fast.datasets.file.hdf5 import DatasetWriter
-        from l2ul_fast.errors import DataError
-        limit = int(sys.argv[2])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            with DatasetWriter(sys.argv[1], name="toy", source="standin:1:0", d=28, classes=[0]) as writer:
-                for _ in range(4):
-                    writer.append(np.ones((30000, 28), np.float32), np.zeros(30000, int))
-        except DataError as error:
-            print(error)
-            sys.exit(7)
-    """
+@pytest.mark.parametrize("limit", [0, 1000, 5_000_000, 13_000_000])  # at once, first chunk, a later one, near the end
+def test_disk_full(tmp_path, limit):
     path = tmp_path / "a.h5"
     path.write_bytes(b"the old file")
-    for limit in (1000, 5_000_000, 13_000_000):  # at the first chunk, at a later one, near the end
-        run = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), str(path), str(limit)], capture_output=True, text=True
-        )
-        assert (run.returncode, run.stderr) == (7, "")
-        assert run.stdout == f"no space left to write {path}: free some space or choose another --data-dir\n"
-        assert path.read_bytes() == b"the old file"
-        assert os.listdir(tmp_path) == ["a.h5"]
+    X, y = np.ones((120_000, 28), np.float32), np.zeros(120_000, int)
+    with full_disk(limit), pytest.raises(DataError) as caught:
+        write(path, X, y, classes=[0], pieces=(30_000,))
+    assert str(caught.value) == f"no space left to write {path}: free some space or choose another --data-dir"
+    assert path.read_bytes() == b"the old file"
+    assert os.listdir(tmp_path) == ["a.h5"]
 
 
 def test_unwritable_folder(tmp_path, toy):
@@ -233,40 +214,21 @@ def test_stale_temporary_files_go_but_not_those_of_the_living(tmp_path, toy):
 # --- damaged files -----------------------------------------------------------------------------------------------
 
 
-def flip(path, dataset="X", chunk=3):
-    with h5py.File(path, "r") as file:
-        info = file[dataset].id.get_chunk_info(chunk)
-    with open(path, "r+b") as file:
-        file.seek(info.byte_offset + info.size // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 0x10]))
-
-
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("dataset", ["X", "y"])
 def test_flipped_bits_are_detected(tmp_path, toy, small_chunks, codec, dataset):
     X, y = toy
     path = write(tmp_path / "a.h5", X, y, codec=codec)
-    flip(path, dataset)
+    flip(path, 384, dataset)
     with open_dataset(path) as data:
         data.read(0, 384)  # chunks 0 to 2 are good
-        with pytest.raises(DataError, match=r"is damaged in rows 384\.\.512"):
+        with pytest.raises(DataError, match=r"is damaged in rows 384\.\.511"):
             data.read(384, 512)
         with pytest.raises(DataError, match="damaged"):
             data.read(400, 401)
     findings = verify(path)
     assert len(findings) == 1
-    assert "rows 384..512" in findings[0]
-
-
-def edit(path, **attrs):
-    with h5py.File(path, "r+") as file:
-        for key, value in attrs.items():
-            if value is None:
-                del file.attrs[key]
-            else:
-                file.attrs[key] = value
+    assert "rows 384..511" in findings[0]
 
 
 @pytest.mark.parametrize(
