@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
+from l2ul_fast.cli.options import stdout
 from l2ul_fast.errors import DataError, UserError
 
 app = typer.Typer(no_args_is_help=True, help="Datasets: what is here, downloads, conversion, stand-ins, checks.")
@@ -106,7 +106,8 @@ def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = Fals
 
     with user_errors():
         folder = data_dir or default_data_dir()
-        table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
+        heads = ("dataset", "rows x columns", "original", "file", "label", "rows", "size")
+        table = Table(*(Column(head, overflow="fold") for head in heads))
         for name in _known(folder):
             files = [_describe(path) for label in SUFFIXES if (path := dataset_path(folder, name, label)).is_file()]
             facts: dict[str, Any] = {"name": name} | {
@@ -129,8 +130,7 @@ def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = Fals
                 cells = (Path(file["path"]).name, label, rows, _size(file["bytes"])) if file else ("-", "-", "-", "-")
                 table.add_row(*(first if k == 0 else ("", "", "")), *cells)
         if not as_json:
-            width = None if sys.stdout.isatty() else 140  # in a pipe, do not wrap
-            Console(width=width).print(table)
+            stdout(width=1000).print(table)
 
 
 @app.command()

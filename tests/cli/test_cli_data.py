@@ -101,6 +101,17 @@ def test_a_data_file_is_converted_listed_and_verified(folders, tmp_path, monkeyp
     assert "line 3 is damaged" in err
 
 
+def test_a_list_is_complete_in_a_narrow_window(folders, monkeypatch):
+    _, data = folders
+    name = "a-name-that-is-longer-than-a-column-of-a-narrow-window"
+    make_standin(name, 20, data_dir=data).rename(data / f"{name}.own.h5")
+    assert f" {name}.own.h5 " in run("list")[1]
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("list")[1]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
+
+
 def test_make_calls_the_generator(folders, monkeypatch):
     _, data = folders
     monkeypatch.setitem(sys.modules, "l2ul_fast.datasets.standin.rows", types.SimpleNamespace(make=make_standin))

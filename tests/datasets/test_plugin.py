@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+from datetime import date
 
 import h5py
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from l2ul_fast.datasets import registry
 from l2ul_fast.datasets.file.hdf5 import open_dataset, verify
-from l2ul_fast.datasets.plugin import load_dataset_file, register_file
+from l2ul_fast.datasets.plugin import load_dataset_file, register_dataset, register_file
 from l2ul_fast.datasets.registry import dataset_names, datasets, get_info
 from l2ul_fast.errors import DataError
 from l2ul_fast.tables import FileTable
@@ -160,6 +161,8 @@ BAD = {
     "empty.csv": ("", "empty.csv has one column"),
     "one.csv": ("1\n2\n", "has one column"),
     "missing.csv": ("1,,3,a\n1,2,3,b\n", "line 1 is damaged: '' is not a number"),
+    "nan.csv": ("nan,nan,a\n1,2,b\n", "line 1 is damaged: 'nan' is not a number"),
+    "nanclass.csv": ("1,2,a\n1,2,nan\n2,3,b\n", "rows without a class"),
     "word.csv": ("a,b,class\n1,2,u\n1,x,v\n", "line 3 is damaged: 'x' is not a number"),
     "short.csv": ("1,2,a\n1,b\n", "line 2 is damaged: it has 2 fields instead of 3"),
     "same.csv": ("1,2,a\n2,3,a\n", "has rows of 1 class, at least two"),
@@ -198,6 +201,45 @@ def test_bad_files_are_one_sentence(tmp_path, file):
     assert "\n" not in str(caught.value)
     assert dataset_names() == names
     assert not list((tmp_path / "data").glob("*")) if (tmp_path / "data").exists() else True
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([1, 2, 1, 2], complex), "must be numbers or words, not complex128"),
+        (np.array(["2020-01-01", "2021-01-01"] * 2, "M8[D]"), r"must be numbers or words, not datetime64\[D\]"),
+        (np.array([date(2020, 1, 1), "a"] * 2), "must be numbers or words, not date"),
+        (np.array([1 + 0j, "a"] * 2, object), "must be numbers or words, not complex"),
+        (np.array([(1, 2)] * 4, "i4,i4"), "must be numbers or words"),
+        (np.array([np.nan, 1, 1, 0]), "rows without a class"),
+        (np.array([np.nan, "a", "a", "b"], object), "rows without a class"),
+        (np.array(["nan", "a", "a", "b"]), "rows without a class"),
+        (np.array([np.inf, 1, 1, 0]), "a class that is infinite"),
+    ],
+)
+def test_classes_that_are_none_are_refused(tmp_path, labels, message):
+    found = type("Dataset", (), {"name": "odd", "load": lambda self: (X[:4], labels)})
+    with pytest.raises(DataError, match=message):
+        register_dataset(found(), tmp_path / "odd.py")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_of_other_rows_is_not_replaced(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.csv").write_text(CSV if folder == "a" else CSV + CSV)
+    made = load_dataset_file(tmp_path / "a" / "mine.csv").path
+    before = made.read_bytes()
+    registry.REGISTRY.pop("mine")  # as in another process
+    with pytest.raises(DataError, match=r"mine\.own\.h5 was made from file:.*/a/mine\.csv: delete it, or give"):
+        load_dataset_file(tmp_path / "b" / "mine.csv")
+    assert made.read_bytes() == before
+    made.write_bytes(before[:5000])  # damaged: made again
+    load_dataset_file(tmp_path / "b" / "mine.csv")
+    with h5py.File(made, "w") as file:
+        file["X"] = 1.0
+    with pytest.raises(DataError, match="is in the way and not one of l2ul's"):
+        load_dataset_file(tmp_path / "b" / "mine.csv")
 
 
 def test_the_index_of_a_pandas_table_is_no_class(tmp_path):
