@@ -8,6 +8,7 @@ again. Whole numbers as classes stay what they are; words become 0, 1, ... in al
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
 import importlib.util
@@ -22,15 +23,16 @@ from typing import Any, BinaryIO, Protocol
 import h5py
 import numpy as np
 
-from l2ul_fast.datasets.file.hdf5 import open_dataset
+from l2ul_fast.datasets.file.check import own_dataset, refuse_bomb
+from l2ul_fast.datasets.file.hdf5 import open_dataset, open_hdf5
 from l2ul_fast.datasets.file.layout import FORMAT, SUFFIXES, dataset_path, default_data_dir
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.registry import REGISTRY, DatasetInfo
-from l2ul_fast.datasets.text.csv import Layout, check_number, parse_text
-from l2ul_fast.datasets.text.rawfiles import PACKED, file_sha256, unpacked
+from l2ul_fast.datasets.text.csv import BLOCK_BYTES, Layout, LineError, check_number, parse_text, refuse_wide
+from l2ul_fast.datasets.text.rawfiles import PACKED, file_sha256, load_arrays, unpacked
 from l2ul_fast.errors import DataError
+from l2ul_fast.tables import MOST_CLASSES
 
-MOST_CLASSES = 255
 _ROWS = 1 << 16  # read at a time
 
 Block = tuple[np.ndarray, np.ndarray]  # X (k, d), labels (k,)
@@ -325,10 +327,16 @@ def _csv(path: Path) -> Source:
     @contextlib.contextmanager
     def text() -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
-            yield unpacked(file, path.suffix.lower())
+            yield unpacked(file, path.suffix.lower(), str(path), path.stat().st_size)
 
     with text() as stream:
-        first = stream.readline(1 << 20)
+        first = stream.readline(BLOCK_BYTES).removeprefix(codecs.BOM_UTF8)
+    try:
+        refuse_wide(first)
+    except LineError as error:
+        raise DataError(f"{path}, line 1 is damaged: {error}") from None
+    if len(first) == BLOCK_BYTES:
+        raise DataError(f"{path}, line 1 is damaged: it is longer than {BLOCK_BYTES} bytes")
     delimiter = next((c for c in ",;\t|" if c.encode() in first), " ")
     fields = [field.strip() for field in first.split(None if delimiter == " " else delimiter.encode())]
     if len(fields) < 2:
@@ -366,6 +374,7 @@ def _parquet(path: Path) -> Source:
     file = parquet.ParquetFile(path)
     names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # pandas' index
     features = [file.schema_arrow.field(name) for name in names[:-1]]
+    refuse_bomb(str(path), 4 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size)
     if not features:
         raise DataError(f"{path} has less than two columns: numbers and, last, the class are needed")
     for field in features:
@@ -382,16 +391,19 @@ def _parquet(path: Path) -> Source:
 
 
 def _npz(path: Path) -> Source:
-    with np.load(path, allow_pickle=False) as archive:
-        content = _arrays(path, archive["X"], archive["y"])
+    content = _arrays(path, *load_arrays(path, "X", "y"))
     return content.columns, content.blocks
 
 
 def _h5(path: Path) -> Source:
-    with h5py.File(path, "r") as file:
-        width = file["X"].shape[-1]
-        if file["X"].ndim != 2 or file["y"].shape != file["X"].shape[:1]:
-            raise DataError(f"{path} must hold X (n, d) and y (n,), not {file['X'].shape} and {file['y'].shape}")
+    with open_hdf5(path, str(path)) as file:
+        try:
+            X, y = own_dataset(file, "X"), own_dataset(file, "y")
+        except DataError as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        if X.ndim != 2 or y.shape != X.shape[:1]:
+            raise DataError(f"{path} must hold X (n, d) and y (n,), not {X.shape} and {y.shape}")
+        width = X.shape[1]
 
     def blocks() -> Iterator[Block]:
         with h5py.File(path, "r") as file:

@@ -28,6 +28,7 @@ def folders(tmp_path, monkeypatch):
     data.mkdir()
     monkeypatch.setenv("L2UL_RAW_DIR", str(raw))
     monkeypatch.setenv("L2UL_DATA_DIR", str(data))
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it
     rng = np.random.default_rng(0)
     np.savez(raw / "susy_subset.npz", X=rng.normal(size=(50, 18)).astype("f4"), y=rng.integers(0, 2, 50))
     return raw, data
@@ -70,7 +71,7 @@ def test_verify_of_a_damaged_file_fails(folders):
     for target in ("susy", data / "susy.subset.h5"):
         code, out, _ = run("verify", target, "--json")
         assert code == 1
-        assert json.loads(out)["findings"] == ["row 7 has a NaN or an infinity"]
+        assert json.loads(out)["findings"] == [f"row 7 of {data / 'susy.subset.h5'} has a NaN or an infinity"]
     with h5py.File(data / "susy.subset.h5", "r+") as file:
         file.attrs["format_version"] = 9
     code, out, _ = run("list")
@@ -144,7 +145,7 @@ def test_interrupt(folders, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["l2ul_fast.datasets.text.convert"], "convert", interrupted)
+    monkeypatch.setattr("l2ul_fast.datasets.convert", interrupted)
     code, _, err = run("convert", "susy")
     assert code == 130
     assert err == "interrupted: nothing half-written was kept\n"

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dataset_files import rows_of
 
 from l2ul_fast.datasets import registry
 from l2ul_fast.datasets.file.hdf5 import open_dataset, verify
@@ -204,6 +205,29 @@ def test_bad_files_are_one_sentence(tmp_path, file):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CSV.encode("utf-16"), "line 1 is damaged: it is no ASCII or UTF-8 text"),
+        (CSV.encode("utf-32-le"), "line 1 is damaged: it is no ASCII or UTF-8 text"),
+        (CSV.replace("\n", "\r").encode(), "line 1 is damaged: it has a carriage return that is no line end"),
+        (CSV.encode().replace(b"\n", b"\0\n", 1), "line 1 is damaged: it has a NUL byte"),
+        (b"1" * 10_000_000, "line 1 is damaged: it is longer than 4194304 bytes|has one column"),
+        (b"a,b\n" + b"1" * 10_000_000, "line 2 is damaged: it is longer than 4194304 bytes"),
+    ],
+)
+def test_text_that_is_no_table(tmp_path, text, message):
+    (tmp_path / "odd.csv").write_bytes(text)
+    with pytest.raises(DataError, match=message):
+        register_file(tmp_path / "odd.csv")
+
+
+@pytest.mark.parametrize("text", [b"\xef\xbb\xbf" + CSV.encode(), CSV.replace("\n", "\r\n", 7).encode()])
+def test_marks_and_mixed_line_ends_do_not_matter(tmp_path, text):
+    (tmp_path / "odd.csv").write_bytes(text)
+    np.testing.assert_array_equal(rows_of(load_dataset_file(tmp_path / "odd.csv").path)[0], X)
+
+
+@pytest.mark.parametrize(
     ("labels", "message"),
     [
         (np.array([1, 2, 1, 2], complex), "must be numbers or words, not complex128"),
@@ -263,5 +287,5 @@ def test_bad_columns_of_tables(tmp_path):
         register_file(tmp_path / "holes.parquet")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["data"] = X
-    with pytest.raises(DataError, match=r"other\.h5 cannot be read: KeyError"):
+    with pytest.raises(DataError, match=r"other\.h5 cannot be read: it holds no dataset X"):
         register_file(tmp_path / "other.h5")

@@ -73,17 +73,21 @@ def write_chunk(X: h5py.Dataset, start: int, raw: np.ndarray) -> None:
 
 
 def chunk_offsets(X: h5py.Dataset) -> np.ndarray:
-    """Byte offsets of the chunks of a plain dataset, (chunks,) int64 in row order; DataError if one is missing."""
-    rows = X.chunks[0]
+    """Byte offsets of the chunks of a plain dataset, (chunks,) int64 in row order; DataError if one is not there."""
+    rows, size = X.chunks[0], os.fstat(X.file.id.get_vfd_handle()).st_size
+    length = rows * X.chunks[1] * X.dtype.itemsize + 4
     offsets = np.full(-(-X.shape[0] // rows), -1, np.int64)
 
     def note(info: h5py.h5d.StoreInfo) -> None:
-        offsets[info.chunk_offset[0] // rows] = info.byte_offset
+        chunk, place = info.chunk_offset[0] // rows, info.byte_offset
+        whole = info.size == length and not info.filter_mask and 0 <= place <= size - length
+        if chunk < offsets.size and info.chunk_offset[1] == 0 and whole:
+            offsets[chunk] = place
 
     X.id.chunk_iter(note)
     missing = int((offsets < 0).sum())
     if missing:
-        raise DataError(f"{missing} of its chunks were never written")
+        raise DataError(f"{missing} of its chunks were never written, or not whole")
     return offsets
 
 

@@ -117,26 +117,28 @@ class RowReader:
                 raise DataError(f"{path} is incomplete: {error}") from error
             self._places: Any = Places.of([self])
 
-    def take(self, ids: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Rows (k, columns) with the given numbers, in the given order; a number may come twice.
-
-        out: an array of that shape and the dataset's dtype to put them into, rows one after the other.
-        """
+    def take(self, ids: ArrayLike) -> NDArray[Any]:
+        """Rows (k, columns) with the given numbers, in the given order; a number may come twice."""
         rows = np.ascontiguousarray(ids, dtype=np.int64)
         if rows.ndim != 1:
             raise DataError(f"row numbers must be a list, got {rows.ndim} dimensions")
         if rows.size and not (rows.min() >= 0 and rows.max() < self.n):
             bad = rows.min() if rows.min() < 0 else rows.max()
             raise DataError(f"row {bad} is not among the {self.n} rows of {self.path}")
-        if out is None:
-            out = np.empty((rows.size, self._columns), self.dtype)
-        elif out.shape != (rows.size, self._columns) or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise ValueError(f"out must be a contiguous ({rows.size}, {self._columns}) array of {self.dtype}")
-        if self.memory is None:
-            self._take_through_h5py(rows, out)
-        else:
+        out = np.empty((rows.size, self._columns), self.dtype)
+        if self.memory is not None:
             self.check_chunks(rows)
             _gather(self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
+            return out
+        chunk_of = rows // self.chunk_rows
+        for chunk in np.unique(chunk_of):
+            start = chunk * self.chunk_rows
+            wanted = chunk_of == chunk
+            try:
+                block = self.dataset[start : min(start + self.chunk_rows, self.n)]
+            except OSError as error:
+                raise DataError(f"{self.path} is damaged near row {start}: make the file again") from error
+            out[wanted] = block[rows[wanted] - start]
         return out
 
     def check_chunks(self, rows: NDArray[np.int64]) -> None:
@@ -156,19 +158,8 @@ class RowReader:
             self._trusted[chunk] = True
         self.all_checked = bool(self._trusted.all())
 
-    def _take_through_h5py(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        chunk_of = rows // self.chunk_rows
-        for chunk in np.unique(chunk_of):
-            start = chunk * self.chunk_rows
-            wanted = chunk_of == chunk
-            try:
-                block = self.dataset[start : min(start + self.chunk_rows, self.n)]
-            except OSError as error:
-                raise DataError(f"{self.path} is damaged near row {start}: make the file again") from error
-            out[wanted] = block[rows[wanted] - start]
 
-
-def take_standardised(
+def take_rows(
     readers: Sequence[RowReader],
     places: Places,
     ids: NDArray[np.int64],
@@ -176,7 +167,10 @@ def take_standardised(
     inverse_scale: NDArray[np.float64],
     out: NDArray[np.float32],
 ) -> None:
-    """out (k, d) = (row - mean) * inverse_scale for the rows `ids` (k,), numbered through the readers' files."""
+    """out (k, d) = (row - mean) * inverse_scale for the rows `ids` (k,), numbered through the readers' files.
+
+    The rows themselves where mean and inverse_scale are NOTHING.
+    """
     for f, reader in enumerate(readers):
         if not reader.all_checked:
             low, high = places.first_rows[f : f + 2]
@@ -185,7 +179,7 @@ def take_standardised(
 
 
 def load(d: int) -> None:
-    """Compile or load the kernel of `take_standardised`."""
+    """Compile or load the kernel of `take_rows`."""
     X = np.zeros((1, d), np.float32)
     places = Places(np.array([[address(X)]]), np.array([0, 1]), np.zeros(1, np.int64), np.array([1]))
-    take_standardised([], places, np.zeros(1, np.int64), np.zeros(d), np.ones(d), np.empty_like(X))
+    take_rows([], places, np.zeros(1, np.int64), np.zeros(d), np.ones(d), np.empty_like(X))

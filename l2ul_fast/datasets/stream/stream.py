@@ -100,8 +100,7 @@ def sample_partitions(
     """Draw seeds from the rows of a file; rows are compared standardised by the file's mean and scale by default."""
     with opened(source) as shards:
         ids = sample_row_ids(shards.n, t, psi, random_state)
-        rows, _ = shards.take(ids.ravel())
-        seeds = rows.reshape(t, psi, shards.d)
+        seeds = shards.take_X(ids.ravel()).reshape(t, psi, shards.d)
         if not standardise:
             return Partitions.from_seeds(seeds, ids)
         return standardised(seeds, ids, round24(shards.mean), round24(shards.scale))

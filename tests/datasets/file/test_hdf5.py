@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from l2ul_fast.datasets.file import layout
 from l2ul_fast.datasets.file.hdf5 import CODECS, DatasetWriter, chunk_rows, open_dataset, verify
 from l2ul_fast.datasets.split import count_train, train_mask
+from l2ul_fast.datasets.stream import stream_counts
 from l2ul_fast.errors import DataError
 from l2ul_fast.files import temp_prefix
+from l2ul_fast.tables import FileTable
+from l2ul_kernels import Partitions
 
 
 def write(path, X, y, *, pieces=(10**9,), source=STANDIN, classes=(0, 1), **options):
@@ -59,6 +62,13 @@ def test_round_trip(tmp_path, toy, small_chunks, codec, pieces):
             data.read(5, 1001)
     assert verify(path) == []
     assert os.listdir(tmp_path) == ["toy.h5"]
+
+
+def test_packed_files_are_read_by_a_process_that_packs_none(tmp_path, toy, run_python):
+    for codec in CODECS:
+        write(tmp_path / f"{codec}.h5", *toy, codec=codec)
+    code = "from l2ul_fast.datasets import CODECS, verify; print([verify(f'{codec}.h5') for codec in CODECS])"
+    assert run_python(code) == "[[], [], []]\n"
 
 
 def test_chunks_are_within_the_contract():
@@ -237,15 +247,29 @@ def test_flipped_bits_are_detected(tmp_path, toy, small_chunks, codec, dataset):
         ({"format_version": 2}, "format version 2, this program reads 1"),
         ({"format": "other"}, "not one of l2ul's datasets"),
         ({"format": None}, "not one of l2ul's datasets"),
-        ({"n": 999}, r"X is \(1000, 5\)"),
-        ({"d": 6}, r"X is \(1000, 5\)"),
-        ({"mean": None}, "header is damaged"),
-        ({"mean": np.zeros(4)}, "mean or scale"),
-        ({"scale": np.zeros(5)}, "mean or scale"),
-        ({"scale": np.full(5, np.nan)}, "mean or scale"),
+        ({"n": 999}, "do not fit each other or n"),
+        ({"n": 999, "class_counts": [999, 0]}, r"X is \(1000, 5\)"),
+        ({"n": "1000"}, "attribute n must be a whole number from 1"),
+        ({"n": 1000.0}, "attribute n must be a whole number from 1"),
+        ({"n": np.inf}, "attribute n must be a whole number from 1"),
+        ({"d": 6}, "attribute mean must be 6 numbers"),
+        ({"mean": None}, "no attribute mean"),
+        ({"mean": np.zeros(4)}, "attribute mean must be 5 numbers"),
+        ({"mean": np.full(5, 1e300)}, "attribute mean must be 5 numbers"),
+        ({"scale": np.zeros(5)}, "attribute scale must be 5 numbers"),
+        ({"scale": np.full(5, np.nan)}, "attribute scale must be 5 numbers"),
+        ({"scale": np.full(5, np.inf)}, "attribute scale must be 5 numbers"),
+        ({"scale": np.arange(1.0, 6.0)}, "scale and variance do not fit"),
+        ({"variance": np.ones(3)}, "attribute variance must be 5 numbers"),
         ({"source": "real"}, "source 'real'"),
+        ({"name": "a\nb"}, "attribute name is no line of text"),
         ({"split_rule": "other"}, "split rule"),
-        ({"classes": None}, "header is damaged"),
+        ({"classes": None}, "no attribute classes"),
+        ({"classes": [0.5, 1.5]}, "attribute classes must be a list of whole numbers"),
+        ({"classes": []}, "attribute classes must be a list of whole numbers"),
+        ({"classes": [1, 1]}, "do not fit each other"),
+        ({"n_train": 1001}, "attribute n_train"),
+        ({"split_seed": -1}, "attribute split_seed"),
     ],
 )
 def test_wrong_headers_are_refused(tmp_path, toy, attrs, message):
@@ -260,11 +284,11 @@ def test_wrong_headers_are_refused(tmp_path, toy, attrs, message):
     ("attrs", "message"),
     [
         ({"mean": np.arange(5.0)}, "mean attribute"),
-        ({"scale": np.arange(1.0, 6.0)}, "scale attribute"),
+        ({"scale": np.arange(1.0, 6.0), "variance": np.arange(1.0, 6.0) ** 2}, "scale attribute"),
         ({"n_train": 5}, "n_train"),
         ({"split_seed": 1}, "n_train"),
         ({"class_counts": [500, 500]}, "class counts"),
-        ({"classes": [0, 2]}, "labels are not among the classes"),
+        ({"classes": [0, 2]}, "the label 1, not one of [0, 2]"),
     ],
 )
 def test_verify_recomputes_what_attributes_claim(tmp_path, toy, attrs, message):
@@ -277,7 +301,23 @@ def test_verify_finds_nan(tmp_path, toy):
     path = write(tmp_path / "a.h5", *toy)
     with h5py.File(path, "r+") as file:
         file["X"][123, 4] = np.nan
-    assert verify(path) == ["row 123 has a NaN or an infinity"]
+    assert verify(path) == [f"row 123 of {path} has a NaN or an infinity"]
+    with pytest.raises(DataError, match=r"row 123 of .* has a NaN"):
+        list(FileTable(path, "all").blocks())
+
+
+def test_lies_that_only_rows_tell(tmp_path, toy):
+    """What attributes agree on among themselves, but not with the rows: a fit refuses it, too."""
+    X, y = toy
+    path = write(tmp_path / "a.h5", X, y)
+    edit(path, scale=np.full(5, 1e-30), variance=np.full(5, 1e-60))
+    with pytest.raises(DataError, match=r"mean or scale attribute of .* is not that of column"):
+        FileTable(path)
+    path = write(tmp_path / "b.h5", X, y * 5, classes=[0, 5])
+    edit(path, classes=[0, 3])
+    for use in (FileTable, lambda path: stream_counts(path, Partitions.sample(X, 2, 3, 0), by_class=True)):
+        with pytest.raises(DataError, match=r"row \d+ of .* has the label 5, not one of \[0, 3\]"):
+            use(path)
 
 
 def test_files_that_are_no_dataset(tmp_path, toy):
