@@ -75,9 +75,9 @@ class Attributes:
 def own_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """A dataset whose data lie in this file; DataError for a link, a group or data kept elsewhere."""
     link = file.get(name, getlink=True)
-    found = file[name] if isinstance(link, h5py.HardLink) else None
-    if not isinstance(found, h5py.Dataset):
+    if not isinstance(link, h5py.HardLink) or file.get(name, getclass=True) is not h5py.Dataset:
         raise DataError(f"it holds no dataset {name}" + (" of its own" if link is not None else ""))
+    found = file[name]
     plan = found.id.get_create_plist()
     if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
         raise DataError(f"the rows of {name} lie in other files")
