@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Block = tuple[NDArray[Any], NDArray[np.uint8]]
 
+MOST_CLASSES = 255
 #: Rows per block of an array: enough work for many threads, little enough to copy.
 BLOCK_ROWS = 262_144
 
@@ -63,8 +64,8 @@ def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise DataError("a label is NaN or infinite")
     known = found if classes is None else np.asarray(classes)
-    if len(known) > 255:
-        raise DataError(f"there are {len(known)} classes, at most 255 are supported")
+    if len(known) > MOST_CLASSES:
+        raise DataError(f"there are {len(known)} classes, at most {MOST_CLASSES} are supported")
     unknown = found[~np.isin(found, known)]
     if unknown.size:
         raise DataError(f"label {unknown[0]} is not one of the model's classes {known.tolist()}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from l2ul_fast.cli.options import LATE, progress_bar, stdout
 from l2ul_fast.errors import DataError
@@ -21,7 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="one JSON object per line on 
 
 
 def _expand(names: list[str]) -> list[str]:
-    from l2ul_fast.datasets.registry import REGISTRY, get_info
+    from l2ul_fast.datasets import REGISTRY, get_info
 
     return list(REGISTRY) if names == ["all"] else [get_info(name).name for name in names]
 
@@ -60,12 +60,12 @@ def _size(count: int) -> str:
 @app.command("list")
 def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = False) -> None:
     """What is here: originals, and files labelled real, subset, stand-in or own."""
-    from l2ul_fast.datasets.file.layout import SUFFIXES, dataset_path, default_data_dir
-    from l2ul_fast.datasets.registry import REGISTRY
-    from l2ul_fast.datasets.text.rawfiles import find_raw
+    from l2ul_fast.datasets import REGISTRY, dataset_path, default_data_dir, find_raw
+    from l2ul_fast.datasets.file.layout import SUFFIXES
 
     folder = data_dir or default_data_dir()
-    table = Table("dataset", "rows x columns", "original", "file", "label", "rows", "size")
+    heads = ("dataset", "rows x columns", "original", "file", "label", "rows", "size")
+    table = Table(*(Column(head, overflow="fold") for head in heads))
     for name in _known(folder):
         files = [_describe(path) for label in SUFFIXES if (path := dataset_path(folder, name, label)).is_file()]
         facts: dict[str, Any] = {"name": name} | {key: files[0].get(key, "?") if files else "?" for key in ("n", "d")}
@@ -86,17 +86,17 @@ def list_(raw_dir: RawDir = None, data_dir: DataDir = None, as_json: Json = Fals
             cells = (Path(file["path"]).name, label, rows, _size(file["bytes"])) if file else ("-", "-", "-", "-")
             table.add_row(*(first if k == 0 else ("", "", "")), *cells)
     if not as_json:
-        stdout().print(table)
+        stdout(width=1000).print(table)
 
 
 @app.command()
 def fetch(names: Names, raw_dir: RawDir = None, as_json: Json = False) -> None:
     """Download original files (checksummed where the sum is known)."""
-    from l2ul_fast.datasets.text.fetch import fetch as fetch_files
+    from l2ul_fast import datasets
 
     for name in _expand(names):
         with progress_bar(f"fetch {name}", LATE) as progress:
-            raw = fetch_files(name, raw_dir, progress)
+            raw = datasets.fetch(name, raw_dir, progress)
         _done(as_json, {"name": name, "path": str(raw.path)}, f"{name}: {raw.path}")
 
 
@@ -115,15 +115,14 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Turn original files, or data files of your own, into HDF5."""
+    from l2ul_fast import datasets
     from l2ul_fast.datasets.plugin import is_data_file, load_dataset_file
-    from l2ul_fast.datasets.registry import get_info
-    from l2ul_fast.datasets.text.convert import convert as convert_file
 
     for name in [word for given in names for word in ([given] if is_data_file(given) else _expand([given]))]:
         begin = time.perf_counter()
         with progress_bar(f"convert {name}", LATE) as progress:
-            info = load_dataset_file(name, data_dir, codec, progress) if is_data_file(name) else get_info(name)
-            path = info.path or convert_file(name, raw_dir, data_dir, codec, progress, subset=subset)
+            info = load_dataset_file(name, data_dir, codec, progress) if is_data_file(name) else datasets.get_info(name)
+            path = info.path or datasets.convert(name, raw_dir, data_dir, codec, progress, subset=subset)
         _report(path, time.perf_counter() - begin, as_json)
 
 
@@ -159,13 +158,12 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Read files completely: checksums, NaN, labels, attributes. Exit code 1 if anything is wrong."""
-    from l2ul_fast.datasets.file.hdf5 import verify as verify_file
-    from l2ul_fast.datasets.file.layout import default_data_dir
+    from l2ul_fast import datasets
 
     sound = True
-    for path in _targets(targets, data_dir or default_data_dir()):
+    for path in _targets(targets, data_dir or datasets.default_data_dir()):
         with progress_bar(f"verify {path.name}", LATE) as progress:
-            findings = verify_file(path, progress)
+            findings = datasets.verify(path, progress)
         sound &= not findings
         facts = {"path": str(path), "sound": not findings, "findings": findings}
         _done(as_json, facts, f"{path}: " + ("sound" if not findings else "; ".join(findings)))
@@ -175,8 +173,8 @@ def verify(
 
 def _targets(targets: list[str] | None, data_dir: Path) -> list[Path]:
     """Files meant by names (all files of that dataset) or paths."""
-    from l2ul_fast.datasets.file.layout import SUFFIXES, dataset_path
-    from l2ul_fast.datasets.registry import REGISTRY
+    from l2ul_fast.datasets import REGISTRY, dataset_path
+    from l2ul_fast.datasets.file.layout import SUFFIXES
 
     paths = []
     for target in targets or _known(data_dir):

@@ -19,10 +19,10 @@ stderr = Console(stderr=True, soft_wrap=True, highlight=False)
 LATE = 2.0
 
 
-def stdout() -> Console:
-    """The console of tables: as wide as the terminal or COLUMNS, 160 characters when piped."""
+def stdout(width: int = 160) -> Console:
+    """The console of tables: as wide as the terminal or COLUMNS, `width` characters when piped."""
     console = Console()
-    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=160)
+    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=width)
 
 
 def parse_names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ again. Whole numbers as classes stay what they are; words become 0, 1, ... in al
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
 import importlib.util
@@ -22,15 +23,16 @@ from typing import Any, BinaryIO, Protocol
 import h5py
 import numpy as np
 
-from l2ul_fast.datasets.file.hdf5 import open_dataset
+from l2ul_fast.datasets.file.check import own_dataset, refuse_bomb
+from l2ul_fast.datasets.file.hdf5 import open_dataset, open_hdf5
 from l2ul_fast.datasets.file.layout import FORMAT, SUFFIXES, dataset_path, default_data_dir
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.registry import REGISTRY, DatasetInfo
-from l2ul_fast.datasets.text.csv import Layout, check_number, parse_text
-from l2ul_fast.datasets.text.rawfiles import PACKED, file_sha256, unpacked
+from l2ul_fast.datasets.text.csv import BLOCK_BYTES, Layout, LineError, check_number, parse_text, refuse_wide
+from l2ul_fast.datasets.text.rawfiles import PACKED, file_sha256, load_arrays, unpacked
 from l2ul_fast.errors import DataError
+from l2ul_fast.tables import MOST_CLASSES
 
-MOST_CLASSES = 255
 _ROWS = 1 << 16  # read at a time
 
 Block = tuple[np.ndarray, np.ndarray]  # X (k, d), labels (k,)
@@ -55,6 +57,8 @@ class Content:
     sha256: str
 
 
+#: Words that stand for no class.
+NO_LABEL = ("nan", "NaN", "NAN", "<NA>", "NaT")
 #: Words in place of a number: no line of column names holds them.
 NO_NAMES = (b"nan", b"inf", b"-inf", b"na", b"null", b"none", b"?")
 
@@ -194,12 +198,19 @@ def _made(
 ) -> DatasetInfo:
     """The entry of a dataset whose HDF5 file is written unless it is there."""
     path = dataset_path(default_data_dir() if data_dir is None else data_dir, name, "own")
-    source = f"own:{content.sha256}"
+    source, page = f"own:{content.sha256}", _page(origin)
+    made_of = ""
+    if path.is_file() and not _is_dataset_file(path):
+        raise DataError(f"{path} is in the way and not one of l2ul's: move it, or give {origin} another name")
     with contextlib.suppress(DataError), open_dataset(path) as data:
         if data.source == source:
             return _entry(name, origin, data.n, content.columns, source, path)
+        made_of = str(data.attrs.get("source_page", ""))
+    if made_of not in ("", page):
+        raise DataError(f"{path} was made from {made_of}: delete it, or give {origin} another name")
     n, codes, words = _classes(origin, content)
-    extra = {"original_name": origin.name, "columns": list(content.columns)} | ({"class_names": words} if words else {})
+    extra: dict[str, Any] = {"original_name": origin.name, "source_page": page, "columns": list(content.columns)}
+    extra |= {"class_names": words} if words else {}
     classes = sorted(set(codes.values()))
     writer = DatasetWriter(
         path, name=name, source=source, d=len(content.columns), classes=classes, n=n, codec=codec, extra_attrs=extra
@@ -240,19 +251,29 @@ def _classes(origin: Path, content: Content) -> tuple[int, dict[Any, int], list[
 def _whole(label: Any) -> int:
     """A label as a whole number; ValueError if it is none."""
     value = check_number(label.encode()) if isinstance(label, str) else label
-    if value != value // 1 or abs(value) >= 2**63:
+    if not np.isfinite(value) or value != value // 1 or abs(value) >= 2**63:
         raise ValueError(f"{label} is no whole number")
     return int(value)
 
 
-def _labels(y: Any) -> np.ndarray:
-    """Labels as numbers or as words."""
+def _labels(y: Any, origin: Path) -> np.ndarray:
+    """Labels as numbers or as words; "" where there is none."""
     labels = np.asarray(y)
     if labels.dtype.kind == "S":
         labels = np.char.decode(labels, "utf-8", "backslashreplace")
-    if labels.dtype.kind == "O":
-        labels = np.array([v.decode("utf-8", "backslashreplace") if isinstance(v, bytes) else str(v) for v in labels])
-        labels[np.isin(labels, ("None", "nan", "<NA>"))] = ""  # what has no label, in tables that know such rows
+    elif labels.dtype.kind == "O":
+        found = [v.decode("utf-8", "backslashreplace") if isinstance(v, bytes) else v for v in labels.ravel().tolist()]
+        strange = next((v for v in found if not isinstance(v, str | int | float | None) and str(v) != "<NA>"), None)
+        if strange is not None:
+            raise DataError(f"{origin}: classes must be numbers or words, not {type(strange).__name__}")
+        labels = np.array([str(v) for v in found]).reshape(labels.shape)
+        labels[labels == "None"] = ""
+    elif labels.dtype.kind not in "biufU":
+        raise DataError(f"{origin}: classes must be numbers or words, not {labels.dtype}")
+    if labels.dtype.kind == "U":
+        labels = np.where(np.isin(labels, NO_LABEL), "", labels)
+    elif labels.dtype.kind == "f" and np.isinf(labels).any():
+        raise DataError(f"{origin} has a class that is infinite")
     return labels
 
 
@@ -293,7 +314,7 @@ def _content(path: Path) -> Content:
 
 def _arrays(origin: Path, X: Any, y: Any) -> Content:
     columns = tuple(map(str, getattr(X, "columns", ())))
-    rows, labels = _numbers(X, origin), _labels(y)
+    rows, labels = _numbers(X, origin), _labels(y, origin)
     digest = hashlib.sha256(np.ascontiguousarray(rows).data)
     digest.update("\n".join(map(str, labels.ravel().tolist())).encode())
     width = rows.shape[1] if rows.ndim == 2 else 1
@@ -306,10 +327,16 @@ def _csv(path: Path) -> Source:
     @contextlib.contextmanager
     def text() -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
-            yield unpacked(file, path.suffix.lower())
+            yield unpacked(file, path.suffix.lower(), str(path), path.stat().st_size)
 
     with text() as stream:
-        first = stream.readline(1 << 20)
+        first = stream.readline(BLOCK_BYTES).removeprefix(codecs.BOM_UTF8)
+    try:
+        refuse_wide(first)
+    except LineError as error:
+        raise DataError(f"{path}, line 1 is damaged: {error}") from None
+    if len(first) == BLOCK_BYTES:
+        raise DataError(f"{path}, line 1 is damaged: it is longer than {BLOCK_BYTES} bytes")
     delimiter = next((c for c in ",;\t|" if c.encode() in first), " ")
     fields = [field.strip() for field in first.split(None if delimiter == " " else delimiter.encode())]
     if len(fields) < 2:
@@ -328,7 +355,7 @@ def _csv(path: Path) -> Source:
                 stream.readline()
             layout = Layout(len(names), None, delimiter=delimiter)
             for X, labels in parse_text(stream, layout, str(path), line=2 if header else 1):
-                yield X, np.char.strip(labels, '"')
+                yield X, _labels(np.char.strip(labels, '"'), path)
 
     return names if header else _numbered(len(names)), blocks
 
@@ -347,6 +374,7 @@ def _parquet(path: Path) -> Source:
     file = parquet.ParquetFile(path)
     names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # pandas' index
     features = [file.schema_arrow.field(name) for name in names[:-1]]
+    refuse_bomb(str(path), 4 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size)
     if not features:
         raise DataError(f"{path} has less than two columns: numbers and, last, the class are needed")
     for field in features:
@@ -357,38 +385,42 @@ def _parquet(path: Path) -> Source:
     def blocks() -> Iterator[Block]:
         for batch in file.iter_batches(_ROWS, columns=names):
             *columns, last = (batch.column(name).to_numpy(zero_copy_only=False) for name in names)
-            yield np.column_stack([_numbers(column, path) for column in columns]), _labels(last)
+            yield np.column_stack([_numbers(column, path) for column in columns]), _labels(last, path)
 
     return tuple(field.name for field in features), blocks
 
 
 def _npz(path: Path) -> Source:
-    with np.load(path, allow_pickle=False) as archive:
-        content = _arrays(path, archive["X"], archive["y"])
+    content = _arrays(path, *load_arrays(path, "X", "y"))
     return content.columns, content.blocks
 
 
 def _h5(path: Path) -> Source:
-    with h5py.File(path, "r") as file:
-        width = file["X"].shape[-1]
-        if file["X"].ndim != 2 or file["y"].shape != file["X"].shape[:1]:
-            raise DataError(f"{path} must hold X (n, d) and y (n,), not {file['X'].shape} and {file['y'].shape}")
+    with open_hdf5(path, str(path)) as file:
+        try:
+            X, y = own_dataset(file, "X"), own_dataset(file, "y")
+        except DataError as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        if X.ndim != 2 or y.shape != X.shape[:1]:
+            raise DataError(f"{path} must hold X (n, d) and y (n,), not {X.shape} and {y.shape}")
+        width = X.shape[1]
 
     def blocks() -> Iterator[Block]:
         with h5py.File(path, "r") as file:
             for start in range(0, len(file["y"]), _ROWS):
                 part = slice(start, start + _ROWS)
-                yield _numbers(file["X"][part], path), _labels(file["y"][part])
+                yield _numbers(file["X"][part], path), _labels(file["y"][part], path)
 
     return _numbered(width), blocks
 
 
 def _is_dataset_file(path: Path) -> bool:
+    """Whether an HDF5 file is one of l2ul's, or damaged, so that `open_dataset` has to say what is wrong."""
     try:
         with h5py.File(path, "r") as file:
             return bool(file.attrs.get("format") == FORMAT)
-    except OSError as error:
-        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+    except OSError:
+        return True
 
 
 READERS: dict[str, Callable[[Path], Source]] = {

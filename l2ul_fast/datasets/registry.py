@@ -31,9 +31,13 @@ def words(text: str) -> tuple[str, ...]:
 class RawFile:
     """One file to download. sha256 is of the file as served (None: not known)."""
 
-    name: str
     url: str
     sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Last part of the URL."""
+        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ class FileStore(Store):
         self._fingerprint = fingerprint
         shards = table.shards
         self._mapped = None
-        if len(shards.files) == 1 and shards.files[0].is_plain:
+        if len(shards.files) == 1 and shards.files[0].offsets is not None:
             self._mapped = shards.reader(0)
             self._where = (self._mapped.memory, self._mapped.offsets, self._mapped.chunk_rows)
             self._scaling = np.stack([table.mean, table.inverse_scale])

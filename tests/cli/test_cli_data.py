@@ -26,6 +26,7 @@ def folders(tmp_path, monkeypatch):
     data.mkdir()
     monkeypatch.setenv("L2UL_RAW_DIR", str(raw))
     monkeypatch.setenv("L2UL_DATA_DIR", str(data))
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it
     rng = np.random.default_rng(0)
     np.savez(raw / "susy_subset.npz", X=rng.normal(size=(50, 18)).astype("f4"), y=rng.integers(0, 2, 50))
     return raw, data
@@ -59,7 +60,8 @@ def test_verify_of_a_damaged_file_fails(folders):
     with h5py.File(data / "susy.subset.h5", "r+") as file:
         file["X"][7, 3] = np.nan
     for target in ("susy", data / "susy.subset.h5"):
-        assert lines("verify", target, code=1)[0]["findings"] == ["row 7 has a NaN or an infinity"]
+        findings = [f"row 7 of {data / 'susy.subset.h5'} has a NaN or an infinity"]
+        assert lines("verify", target, code=1)[0]["findings"] == findings
     with h5py.File(data / "susy.subset.h5", "r+") as file:
         file.attrs["format_version"] = 9
     assert "damaged" in l2ul("data", "list").stdout
@@ -81,6 +83,16 @@ def test_a_data_file_is_converted_listed_and_verified(folders, tmp_path, monkeyp
         assert len(lines("verify", *target)) == count
     (tmp_path / "mine.csv").write_text("a,b,class\n1,2,no\n3,,yes\n")
     assert "line 3 is damaged" in mistake("data", "convert", tmp_path / "mine.csv")
+
+
+def test_a_list_is_complete_in_a_narrow_window(folders):
+    _, data = folders
+    name = "a-name-that-is-longer-than-a-column-of-a-narrow-window"
+    make_standin(name, 20, data_dir=data).rename(data / f"{name}.own.h5")
+    assert f" {name}.own.h5 " in l2ul("data", "list", COLUMNS=None).stdout
+    shown = l2ul("data", "list", COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown
 
 
 def test_make_calls_the_generator(folders, monkeypatch):
@@ -108,7 +120,7 @@ def test_interrupt(folders, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["l2ul_fast.datasets.text.convert"], "convert", interrupted)
+    monkeypatch.setattr("l2ul_fast.datasets.convert", interrupted)
     assert l2ul("data", "convert", "susy", code=130).stderr == "interrupted: nothing half-written was kept\n"
 
 

@@ -2,16 +2,18 @@
 
 import gzip
 import sys
+from datetime import date
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dataset_files import rows_of
 
 from l2ul_fast.datasets import registry
 from l2ul_fast.datasets.file.hdf5 import open_dataset, verify
-from l2ul_fast.datasets.plugin import load_dataset_file, register_file
+from l2ul_fast.datasets.plugin import load_dataset_file, register_dataset, register_file
 from l2ul_fast.datasets.registry import dataset_names, datasets, get_info
 from l2ul_fast.errors import DataError
 from l2ul_fast.tables import FileTable
@@ -160,6 +162,8 @@ BAD = {
     "empty.csv": ("", "empty.csv has one column"),
     "one.csv": ("1\n2\n", "has one column"),
     "missing.csv": ("1,,3,a\n1,2,3,b\n", "line 1 is damaged: '' is not a number"),
+    "nan.csv": ("nan,nan,a\n1,2,b\n", "line 1 is damaged: 'nan' is not a number"),
+    "nanclass.csv": ("1,2,a\n1,2,nan\n2,3,b\n", "rows without a class"),
     "word.csv": ("a,b,class\n1,2,u\n1,x,v\n", "line 3 is damaged: 'x' is not a number"),
     "short.csv": ("1,2,a\n1,b\n", "line 2 is damaged: it has 2 fields instead of 3"),
     "same.csv": ("1,2,a\n2,3,a\n", "has rows of 1 class, at least two"),
@@ -200,6 +204,68 @@ def test_bad_files_are_one_sentence(tmp_path, file):
     assert not list((tmp_path / "data").glob("*")) if (tmp_path / "data").exists() else True
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CSV.encode("utf-16"), "line 1 is damaged: it is no ASCII or UTF-8 text"),
+        (CSV.encode("utf-32-le"), "line 1 is damaged: it is no ASCII or UTF-8 text"),
+        (CSV.replace("\n", "\r").encode(), "line 1 is damaged: it has a carriage return that is no line end"),
+        (CSV.encode().replace(b"\n", b"\0\n", 1), "line 1 is damaged: it has a NUL byte"),
+        (b"1" * 10_000_000, "line 1 is damaged: it is longer than 4194304 bytes|has one column"),
+        (b"a,b\n" + b"1" * 10_000_000, "line 2 is damaged: it is longer than 4194304 bytes"),
+    ],
+)
+def test_text_that_is_no_table(tmp_path, text, message):
+    (tmp_path / "odd.csv").write_bytes(text)
+    with pytest.raises(DataError, match=message):
+        register_file(tmp_path / "odd.csv")
+
+
+@pytest.mark.parametrize("text", [b"\xef\xbb\xbf" + CSV.encode(), CSV.replace("\n", "\r\n", 7).encode()])
+def test_marks_and_mixed_line_ends_do_not_matter(tmp_path, text):
+    (tmp_path / "odd.csv").write_bytes(text)
+    np.testing.assert_array_equal(rows_of(load_dataset_file(tmp_path / "odd.csv").path)[0], X)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([1, 2, 1, 2], complex), "must be numbers or words, not complex128"),
+        (np.array(["2020-01-01", "2021-01-01"] * 2, "M8[D]"), r"must be numbers or words, not datetime64\[D\]"),
+        (np.array([date(2020, 1, 1), "a"] * 2), "must be numbers or words, not date"),
+        (np.array([1 + 0j, "a"] * 2, object), "must be numbers or words, not complex"),
+        (np.array([(1, 2)] * 4, "i4,i4"), "must be numbers or words"),
+        (np.array([np.nan, 1, 1, 0]), "rows without a class"),
+        (np.array([np.nan, "a", "a", "b"], object), "rows without a class"),
+        (np.array(["nan", "a", "a", "b"]), "rows without a class"),
+        (np.array([np.inf, 1, 1, 0]), "a class that is infinite"),
+    ],
+)
+def test_classes_that_are_none_are_refused(tmp_path, labels, message):
+    found = type("Dataset", (), {"name": "odd", "load": lambda self: (X[:4], labels)})
+    with pytest.raises(DataError, match=message):
+        register_dataset(found(), tmp_path / "odd.py")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_of_other_rows_is_not_replaced(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.csv").write_text(CSV if folder == "a" else CSV + CSV)
+    made = load_dataset_file(tmp_path / "a" / "mine.csv").path
+    before = made.read_bytes()
+    registry.REGISTRY.pop("mine")  # as in another process
+    with pytest.raises(DataError, match=r"mine\.own\.h5 was made from file:.*/a/mine\.csv: delete it, or give"):
+        load_dataset_file(tmp_path / "b" / "mine.csv")
+    assert made.read_bytes() == before
+    made.write_bytes(before[:5000])  # damaged: made again
+    load_dataset_file(tmp_path / "b" / "mine.csv")
+    with h5py.File(made, "w") as file:
+        file["X"] = 1.0
+    with pytest.raises(DataError, match="is in the way and not one of l2ul's"):
+        load_dataset_file(tmp_path / "b" / "mine.csv")
+
+
 def test_the_index_of_a_pandas_table_is_no_class(tmp_path):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(X, columns=list("abc")).assign(label=WORDS).iloc[::-1]
@@ -221,5 +287,5 @@ def test_bad_columns_of_tables(tmp_path):
         register_file(tmp_path / "holes.parquet")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["data"] = X
-    with pytest.raises(DataError, match=r"other\.h5 cannot be read: KeyError"):
+    with pytest.raises(DataError, match=r"other\.h5 cannot be read: it holds no dataset X"):
         register_file(tmp_path / "other.h5")

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from dataset_files import flip, make_file, small_chunks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2ul_fast.datasets.file.chunks import chunk_offsets
-from l2ul_fast.datasets.file.hdf5 import DatasetWriter, open_dataset
+from l2ul_fast.datasets.file.hdf5 import open_dataset
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.models import LogisticModel
 from l2ul_fast.tables import ArrayTable, FileTable, check_rows, class_indices, in_memory
@@ -17,21 +17,10 @@ D = 5
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
+def _small_blocks(monkeypatch):
     """Chunks of 64 rows (and blocks of 100), so that small tables have many."""
-    for module in ("writer", "hdf5"):
-        monkeypatch.setattr(f"l2ul_fast.datasets.file.{module}.chunk_rows", lambda d: 64)
+    small_chunks(monkeypatch)
     monkeypatch.setattr("l2ul_fast.tables.BLOCK_ROWS", 100)
-
-
-def write(path, n, seed=0, codec="none", classes=(0, 1)):
-    rng = np.random.default_rng(seed)
-    X = (rng.standard_normal((n, D)) * [1, 10, 100, 1, 0.01] + 50).astype(np.float32)
-    y = rng.choice(classes, n)
-    y[: len(classes)] = classes[:n]
-    with DatasetWriter(path, name="magic", source="standin:test:0", d=D, classes=list(classes), codec=codec) as writer:
-        writer.append(X, y)
-    return X, y
 
 
 def all_rows(table):
@@ -46,11 +35,11 @@ def files(request, tmp_path):
     classes = (7, 2, 5)
     if "shards" in request.param:
         codecs = ("none", "none" if "plain" in request.param else "zstd", "none")
-        made = [write(tmp_path / f"{i}.h5", n, i, codecs[i], classes) for i, n in enumerate((200, 1, 299))]
+        made = [make_file(tmp_path / f"{i}.h5", n, D, i, codecs[i], classes) for i, n in enumerate((200, 1, 299))]
         return str(tmp_path / "*.h5"), np.concatenate([X for X, _ in made]), np.concatenate([y for _, y in made])
     return (
         tmp_path / "a.h5",
-        *write(tmp_path / "a.h5", 500, 3, "zstd" if request.param == "codec" else "none", classes),
+        *make_file(tmp_path / "a.h5", 500, D, 3, "zstd" if request.param == "codec" else "none", classes),
     )
 
 
@@ -181,7 +170,7 @@ def test_pairs_of_a_file_are_those_of_its_rows_in_memory(files, at_once, monkeyp
 
 def test_many_small_files_are_one_table(tmp_path):
     sizes = [1, 5000, 3, 9000, 1, 1, 70]  # of more and of fewer rows than are looked up together
-    made = [write(tmp_path / f"{i}.h5", n, i) for i, n in enumerate(sizes)]
+    made = [make_file(tmp_path / f"{i}.h5", n, D, i) for i, n in enumerate(sizes)]
     raw, table = np.concatenate([X for X, _ in made]), FileTable(str(tmp_path / "*.h5"), "all")
     X = ((raw.astype(float) - table.shards.mean) * table.inverse_scale).astype(np.float32)
     ids = np.random.default_rng(0).integers(0, len(X), 4000)
@@ -195,12 +184,8 @@ def test_many_small_files_are_one_table(tmp_path):
 
 def test_a_damaged_chunk_of_one_file_is_refused(tmp_path):
     for i in range(3):
-        write(tmp_path / f"{i}.h5", 300, i)
-    with open_dataset(tmp_path / "1.h5") as file:
-        place = int(chunk_offsets(file.X)[2]) + 17
-    raw = bytearray((tmp_path / "1.h5").read_bytes())
-    raw[place] ^= 1
-    (tmp_path / "1.h5").write_bytes(raw)
+        make_file(tmp_path / f"{i}.h5", 300, D, i)
+    flip(tmp_path / "1.h5", 128)
     table = FileTable(str(tmp_path / "*.h5"), "all")
     table.take(np.array([899, 300, 427, 0]))  # chunks that are whole
     with pytest.raises(DataError, match=r"1.h5 is damaged in rows 128..191"):
@@ -314,7 +299,7 @@ def test_good_rows_become_contiguous_floats():
 def test_errors_of_tables(tmp_path):
     with pytest.raises(DataError, match="3 rows but y has 2 labels"):
         ArrayTable(np.zeros((3, 2)), np.zeros(2, np.uint8), [0, 1])
-    write(tmp_path / "a.h5", 2)
+    make_file(tmp_path / "a.h5", 2)
     with open_dataset(tmp_path / "a.h5") as data:
         lacking = "train" if not data.train_mask().any() else "test"
     with pytest.raises(DataError, match=f"no {lacking} rows"):

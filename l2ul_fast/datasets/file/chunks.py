@@ -13,6 +13,7 @@ import os
 import h5py
 import numpy as np
 
+from l2ul_fast.errors import DataError
 from l2ul_kernels.codegen.jit import kernel
 
 _BLOCK = 256  # words; the largest weighted sum of a block, 256 * 257 / 2 * 65535, still fits 32 bits
@@ -71,41 +72,35 @@ def write_chunk(X: h5py.Dataset, start: int, raw: np.ndarray) -> None:
     X.id.write_direct_chunk((start, 0), raw)
 
 
-def read_chunk(X: h5py.Dataset, start: int, raw: np.ndarray) -> None:
-    """Read the whole chunk whose first row is `start` into raw, a chunk_buffer; OSError if the checksum is wrong."""
-    skipped, _ = X.id.read_direct_chunk((start, 0), out=raw)
-    if skipped:
-        raise OSError(f"no checksum in the chunk at row {start}")
-    check(raw, start)
-
-
-def check(raw: np.ndarray, start: int) -> None:
-    """OSError unless the checksum behind the chunk in raw, whose first row is `start`, is right."""
-    if fletcher32(raw[:-4]) != int(raw[-4:].view("<u4")[0]):
-        raise OSError(f"wrong checksum in the chunk at row {start}")
-
-
 def chunk_offsets(X: h5py.Dataset) -> np.ndarray:
-    """Byte offsets of the chunks of a plain dataset, (chunks,) int64 in row order; OSError if one is missing."""
-    rows = X.chunks[0]
+    """Byte offsets of the chunks of a plain dataset, (chunks,) int64 in row order; DataError if one is not there."""
+    rows, size = X.chunks[0], os.fstat(X.file.id.get_vfd_handle()).st_size
+    length = rows * X.chunks[1] * X.dtype.itemsize + 4
     offsets = np.full(-(-X.shape[0] // rows), -1, np.int64)
 
     def note(info: h5py.h5d.StoreInfo) -> None:
-        offsets[info.chunk_offset[0] // rows] = info.byte_offset
+        chunk, place = info.chunk_offset[0] // rows, info.byte_offset
+        whole = info.size == length and not info.filter_mask and 0 <= place <= size - length
+        if chunk < offsets.size and info.chunk_offset[1] == 0 and whole:
+            offsets[chunk] = place
 
     X.id.chunk_iter(note)
     missing = int((offsets < 0).sum())
     if missing:
-        raise OSError(f"{missing} of its chunks were never written")
+        raise DataError(f"{missing} of its chunks were never written, or not whole")
     return offsets
 
 
 def read_at(handle: int, offset: int, raw: np.ndarray, start: int) -> None:
-    """Like read_chunk for the chunk at byte `offset` of an open file: no lock of h5py's or Python's is held."""
+    """Read the chunk at byte `offset` of an open file, whose first row is `start`, into raw, a chunk_buffer.
+
+    OSError if the checksum is wrong. No lock of h5py's or Python's is held.
+    """
     view, done = memoryview(raw.data), 0
     while done < raw.size:
         k = os.preadv(handle, [view[done:]], offset + done)
         if k == 0:
             raise OSError(f"the file ends within the chunk at row {start}")
         done += k
-    check(raw, start)
+    if fletcher32(raw[:-4]) != int(raw[-4:].view("<u4")[0]):
+        raise OSError(f"wrong checksum in the chunk at row {start}")

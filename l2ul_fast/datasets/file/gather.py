@@ -98,7 +98,7 @@ def standardise_rows(X, mean, inverse_scale, keep, out):  # type: ignore[no-unty
 class RowReader:
     """Random access to the rows of a chunked two-dimensional dataset of an open HDF5 file (read only)."""
 
-    def __init__(self, path: Path, dataset: h5py.Dataset, verify: bool = True, mapped: bool = True) -> None:
+    def __init__(self, path: Path, dataset: h5py.Dataset, mapped: bool = True) -> None:
         self.path, self.dataset = path, dataset
         self.n, columns = dataset.shape
         self.dtype = dataset.dtype
@@ -106,47 +106,44 @@ class RowReader:
         self._width = columns * self.dtype.itemsize
         self._columns = columns
         chunks = -(-self.n // self.chunk_rows)
-        self._trusted = np.full(chunks, not verify)
-        self._all_trusted = not verify
+        self._trusted = np.zeros(chunks, bool)
+        self.all_checked = False  # whether `check_chunks` has nothing left to do
         self.memory: NDArray[np.uint8] | None = None
         if mapped and is_plain(dataset):  # not mapped: the file is not a local one
             self.memory = np.memmap(path, np.uint8, "r")
             try:
                 self.offsets = chunk_offsets(dataset)
-            except OSError as error:
+            except DataError as error:
                 raise DataError(f"{path} is incomplete: {error}") from error
             self._places: Any = Places.of([self])
 
-    def take(self, ids: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Rows (k, columns) with the given numbers, in the given order; a number may come twice.
-
-        out: an array of that shape and the dataset's dtype to put them into, rows one after the other.
-        """
+    def take(self, ids: ArrayLike) -> NDArray[Any]:
+        """Rows (k, columns) with the given numbers, in the given order; a number may come twice."""
         rows = np.ascontiguousarray(ids, dtype=np.int64)
         if rows.ndim != 1:
             raise DataError(f"row numbers must be a list, got {rows.ndim} dimensions")
         if rows.size and not (rows.min() >= 0 and rows.max() < self.n):
             bad = rows.min() if rows.min() < 0 else rows.max()
             raise DataError(f"row {bad} is not among the {self.n} rows of {self.path}")
-        if out is None:
-            out = np.empty((rows.size, self._columns), self.dtype)
-        elif out.shape != (rows.size, self._columns) or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise ValueError(f"out must be a contiguous ({rows.size}, {self._columns}) array of {self.dtype}")
-        if self.memory is None:
-            self._take_through_h5py(rows, out)
-        else:
+        out = np.empty((rows.size, self._columns), self.dtype)
+        if self.memory is not None:
             self.check_chunks(rows)
             _gather(self._places, rows, NOTHING, NOTHING, out.view(np.uint8), NO_ROWS)
+            return out
+        chunk_of = rows // self.chunk_rows
+        for chunk in np.unique(chunk_of):
+            start = chunk * self.chunk_rows
+            wanted = chunk_of == chunk
+            try:
+                block = self.dataset[start : min(start + self.chunk_rows, self.n)]
+            except OSError as error:
+                raise DataError(f"{self.path} is damaged near row {start}: make the file again") from error
+            out[wanted] = block[rows[wanted] - start]
         return out
-
-    @property
-    def all_checked(self) -> bool:
-        """Whether `check_chunks` has nothing left to do."""
-        return self._all_trusted
 
     def check_chunks(self, rows: NDArray[np.int64]) -> None:
         """Compute the checksums of the chunks these rows lie in, unless that was done before."""
-        if self._all_trusted:
+        if self.all_checked:
             return
         assert self.memory is not None
         touched = np.unique(rows // self.chunk_rows)
@@ -159,21 +156,10 @@ class RowReader:
                 last = min(first + self.chunk_rows, self.n) - 1
                 raise DataError(f"{self.path} is damaged in rows {first}..{last} (wrong checksum): make the file again")
             self._trusted[chunk] = True
-        self._all_trusted = bool(self._trusted.all())
-
-    def _take_through_h5py(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        chunk_of = rows // self.chunk_rows
-        for chunk in np.unique(chunk_of):
-            start = chunk * self.chunk_rows
-            wanted = chunk_of == chunk
-            try:
-                block = self.dataset[start : min(start + self.chunk_rows, self.n)]
-            except OSError as error:
-                raise DataError(f"{self.path} is damaged near row {start}: make the file again") from error
-            out[wanted] = block[rows[wanted] - start]
+        self.all_checked = bool(self._trusted.all())
 
 
-def take_standardised(
+def take_rows(
     readers: Sequence[RowReader],
     places: Places,
     ids: NDArray[np.int64],
@@ -181,7 +167,10 @@ def take_standardised(
     inverse_scale: NDArray[np.float64],
     out: NDArray[np.float32],
 ) -> None:
-    """out (k, d) = (row - mean) * inverse_scale for the rows `ids` (k,), numbered through the readers' files."""
+    """out (k, d) = (row - mean) * inverse_scale for the rows `ids` (k,), numbered through the readers' files.
+
+    The rows themselves where mean and inverse_scale are NOTHING.
+    """
     for f, reader in enumerate(readers):
         if not reader.all_checked:
             low, high = places.first_rows[f : f + 2]
@@ -190,7 +179,7 @@ def take_standardised(
 
 
 def load(d: int) -> None:
-    """Compile or load the kernel of `take_standardised`."""
+    """Compile or load the kernel of `take_rows`."""
     X = np.zeros((1, d), np.float32)
     places = Places(np.array([[address(X)]]), np.array([0, 1]), np.zeros(1, np.int64), np.array([1]))
-    take_standardised([], places, np.zeros(1, np.int64), np.zeros(d), np.ones(d), np.empty_like(X))
+    take_rows([], places, np.zeros(1, np.int64), np.zeros(d), np.ones(d), np.empty_like(X))

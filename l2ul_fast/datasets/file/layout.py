@@ -10,12 +10,6 @@ FORMAT = "l2ul-dataset"
 FORMAT_VERSION = 1
 CODECS = ("none", "bitshuffle-lz4", "zstd")
 SUFFIXES = {"real": ".h5", "subset": ".subset.h5", "stand-in": ".standin.h5", "own": ".own.h5"}  # by label
-_LABELS = {
-    "real": "real",
-    "subset": "subset",
-    "standin": "stand-in",
-    "own": "own",
-}  # by the first word of the source attribute
 _SOURCE = re.compile(r"(real|subset|own):[0-9a-f]{64}|standin:[^:]+:\d+")
 _CHUNK_BYTES = 4 << 20  # largest X chunk; the contract is 1-8 MB
 
@@ -41,4 +35,4 @@ def source_label(source: str) -> str:
         raise DataError(
             f"source {source!r} is none of real:<sha256>, subset:<sha256>, own:<sha256>, standin:<version>:<seed>"
         )
-    return _LABELS[source.split(":", 1)[0]]
+    return source.partition(":")[0].replace("standin", "stand-in")

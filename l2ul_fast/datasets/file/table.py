@@ -12,7 +12,7 @@ from l2ul_fast.datasets.file.gather import standardise_rows
 from l2ul_fast.datasets.stream.shards import as_shards
 from l2ul_fast.datasets.stream.stream import blocks
 from l2ul_fast.errors import DataError
-from l2ul_fast.tables import Block
+from l2ul_fast.tables import MOST_CLASSES, Block
 
 
 def coarse_scaling(mean: NDArray[np.float64], scale: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -50,8 +50,11 @@ class FileTable:
             raise DataError(f"not a path of a dataset file: {type(source).__name__} (give y with X)") from None
         self.part = part
         self.d = self.shards.d
-        order = np.argsort(self.shards.classes)
-        self.classes = [self.shards.classes[i] for i in order]
+        self.classes = sorted(self.shards.classes)
+        if len(self.classes) > MOST_CLASSES:
+            raise DataError(
+                f"{self.shards.paths[0]} has {len(self.classes)} classes, at most {MOST_CLASSES} are supported"
+            )
         self.label = self.shards.label
         self.whole_part = hidden is None
         if hidden is None:
@@ -67,10 +70,13 @@ class FileTable:
         if coarse:
             self.mean, scale = coarse_scaling(self.mean, scale)
         self.inverse_scale = 1.0 / scale
-        # a byte a row: h5py takes minutes to look up a million labels by number
-        self.y = np.concatenate([file.y[:] for file in self.shards.files]) if y is None else y
-        if y is None:
-            self.y = np.searchsorted(self.classes, self.y).astype(np.uint8)
+        if y is None:  # a byte a row: h5py takes minutes to look up a million labels by number
+            for file in self.shards.files:
+                file.check_scaling()
+            y = np.concatenate(
+                [np.searchsorted(self.classes, file.labels()).astype(np.uint8) for file in self.shards.files]
+            )
+        self.y = y
 
     def blocks(self) -> Iterator[Block]:
         for first, X, _ in blocks(self.shards):

@@ -79,6 +79,7 @@ class DatasetWriter:
             self._file = h5py.File(self._temp, "w", rdcc_nbytes=0)
             self._handle = os.open(self._temp, os.O_RDONLY)
         except OSError as error:
+            self._discard()
             raise explain(self.path, error) from error
         return self
 

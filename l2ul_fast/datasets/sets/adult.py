@@ -6,9 +6,15 @@ from typing import BinaryIO
 import numpy as np
 
 from l2ul_fast.datasets.registry import CC_BY, UCI, DatasetInfo, RawFile, StandIn, register, words
-from l2ul_fast.datasets.text.csv import Rows
-from l2ul_fast.datasets.text.formats import impute_train_median
-from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen, open_text
+from l2ul_fast.datasets.text.rawfiles import (
+    MOST_BYTES,
+    READ_ERRORS,
+    RawData,
+    Rows,
+    Seen,
+    impute_train_median,
+    open_text,
+)
 from l2ul_fast.errors import DataError
 
 # Codes are positions in these lists: alphabetical order, '?' (missing) not counted.
@@ -44,9 +50,11 @@ def read(raw: RawData, split_seed: int, seen_text: Seen | None, seen_file: Seen 
 def read_adult(stream: BinaryIO, name: str, split_seed: int = 0, seen: Seen | None = None) -> Iterator[Rows]:
     """adult.data: 14 columns (categories as codes) and the income class."""
     try:
-        text = stream.read()
+        text = stream.read(MOST_BYTES + 1)
     except READ_ERRORS as error:
         raise DataError(f"{name} is truncated or damaged ({error}): get it again") from error
+    if len(text) > MOST_BYTES:
+        raise DataError(f"{name} has more than {MOST_BYTES} bytes: it is not adult.data")
     if seen is not None:
         seen(memoryview(text))
     codes = {j: {c: k for k, c in enumerate(names)} | {"?": np.nan} for j, names in CATEGORIES.items()}
@@ -73,13 +81,7 @@ register(
         source_page="https://archive.ics.uci.edu/dataset/2/adult",
         licence=CC_BY,
         citation="B. Becker, R. Kohavi, Adult, UCI Machine Learning Repository, 1996, doi 10.24432/C5XW20",
-        files=(
-            RawFile(
-                "adult.data",
-                UCI + "adult/adult.data",
-                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            ),
-        ),
+        files=(RawFile(UCI + "adult/adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),),
         base_names=("adult.data",),
         content_sha256="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
         n=32561,

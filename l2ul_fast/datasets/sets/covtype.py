@@ -19,9 +19,7 @@ register(
         citation="J. Blackard, Covertype, UCI Machine Learning Repository, 1998, doi 10.24432/C50K5N",
         files=(
             RawFile(
-                "covtype.data.gz",
-                UCI + "covtype/covtype.data.gz",
-                "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
+                UCI + "covtype/covtype.data.gz", "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771"
             ),
         ),
         base_names=("covtype.data",),

@@ -16,11 +16,7 @@ register(
         licence=CC_BY,
         citation="P. Baldi, P. Sadowski, D. Whiteson, Nature Communications 5, 4308, 2014, doi 10.24432/C5V312",
         files=(
-            RawFile(
-                "HIGGS.csv.gz",
-                UCI + "00280/HIGGS.csv.gz",
-                "ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
-            ),
+            RawFile(UCI + "00280/HIGGS.csv.gz", "ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698"),
         ),
         base_names=("higgs.csv", "higgs", "higgs.txt", "higgs.libsvm", "higgs.svm"),
         n=11_000_000,

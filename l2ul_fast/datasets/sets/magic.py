@@ -11,11 +11,7 @@ register(
         licence=CC_BY,
         citation="R. Bock, MAGIC Gamma Telescope, UCI Machine Learning Repository, 2007, doi 10.24432/C52C8B",
         files=(
-            RawFile(
-                "magic04.data",
-                UCI + "magic/magic04.data",
-                "e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",
-            ),
+            RawFile(UCI + "magic/magic04.data", "e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a"),
         ),
         base_names=("magic04.data",),
         content_sha256="e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",

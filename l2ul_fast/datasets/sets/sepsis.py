@@ -7,9 +7,17 @@ from itertools import islice
 import numpy as np
 
 from l2ul_fast.datasets.registry import CC_BY, DatasetInfo, RawFile, StandIn, register, words
-from l2ul_fast.datasets.text.csv import Layout, LineError, Rows, parse_block
-from l2ul_fast.datasets.text.formats import impute_train_median
-from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen, base_name, safe_members
+from l2ul_fast.datasets.text.csv import Layout, LineError, parse_block
+from l2ul_fast.datasets.text.rawfiles import (
+    MOST_BYTES,
+    READ_ERRORS,
+    RawData,
+    Rows,
+    Seen,
+    base_name,
+    impute_train_median,
+    safe_members,
+)
 from l2ul_fast.errors import DataError
 
 VITALS = ("HR", "O2Sat", "Temp", "SBP", "MAP", "DBP", "Resp", "EtCO2")
@@ -39,15 +47,26 @@ def read(raw: RawData, split_seed: int, seen_text: Seen | None, seen_file: Seen 
 
 
 def _patient_files(raw: RawData) -> Iterator[tuple[str, bytes]]:
+    seen: set[str] = set()
+
+    def checked(name: str, base: str, size: int) -> str:
+        if base in seen:
+            raise DataError(f"{name}: there are two files of this patient")
+        if size > MOST_BYTES:
+            raise DataError(f"{name} has {size} bytes, too many for one patient")
+        seen.add(base)
+        return name
+
     for path in raw.paths:
         if path.suffix.lower() != ".zip":
-            yield str(path), path.read_bytes()
+            yield checked(str(path), path.name.lower(), path.stat().st_size), path.read_bytes()
             continue
         try:
             with zipfile.ZipFile(path) as archive:
                 members = [m for m in safe_members(archive) if base_name(m).endswith(".psv")]
                 for member in sorted(members, key=base_name):
-                    yield f"{path}, {member.filename}", archive.read(member)
+                    name = checked(f"{path}, {member.filename}", base_name(member), member.file_size)
+                    yield name, archive.read(member)
         except READ_ERRORS as error:
             raise DataError(f"{path} is truncated or damaged ({error}): get it again") from error
 
@@ -93,8 +112,8 @@ register(
         licence=CC_BY,
         citation="M. Reyna et al., Early Prediction of Sepsis from Clinical Data, PhysioNet, doi 10.13026/v64v-d857",
         files=(
-            RawFile("training_setA.zip", "https://archive.physionet.org/users/shared/challenge-2019/training_setA.zip"),
-            RawFile("training_setB.zip", "https://archive.physionet.org/users/shared/challenge-2019/training_setB.zip"),
+            RawFile("https://archive.physionet.org/users/shared/challenge-2019/training_setA.zip"),
+            RawFile("https://archive.physionet.org/users/shared/challenge-2019/training_setB.zip"),
         ),
         patterns=("training/training_set*/p*.psv", "training*/p*.psv", "p*.psv"),
         n=40336,

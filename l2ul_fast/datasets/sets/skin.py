@@ -10,7 +10,7 @@ register(
         source_page="https://archive.ics.uci.edu/dataset/229/skin+segmentation",
         licence=CC_BY,
         citation="R. Bhatt, A. Dhall, Skin Segmentation, UCI Machine Learning Repository, 2012, doi 10.24432/C5T30C",
-        files=(RawFile("Skin_NonSkin.txt", UCI + "00229/Skin_NonSkin.txt"),),  # line ends as served are not known
+        files=(RawFile(UCI + "00229/Skin_NonSkin.txt"),),  # line ends as served are not known
         base_names=("skin_nonskin.txt",),
         content_sha256="008f1fb6a169498dec54fb5951be6478e5465942cc4f6df3b5dabbe484c9a98f",
         n=245057,

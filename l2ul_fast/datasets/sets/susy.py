@@ -10,13 +10,7 @@ register(
         source_page="https://archive.ics.uci.edu/dataset/279/susy",
         licence=CC_BY,
         citation="P. Baldi, P. Sadowski, D. Whiteson, Nature Communications 5, 4308, 2014, doi 10.24432/C54606",
-        files=(
-            RawFile(
-                "SUSY.csv.gz",
-                UCI + "00279/SUSY.csv.gz",
-                "be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664",
-            ),
-        ),
+        files=(RawFile(UCI + "00279/SUSY.csv.gz", "be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664"),),
         base_names=("susy.csv", "susy", "susy.txt", "susy.libsvm", "susy.svm"),
         n=5_000_000,
         class_rule="1 = signal, 0 = background",

@@ -24,8 +24,7 @@ from scipy.special import ndtr, ndtri
 from l2ul_fast.datasets.registry import REGISTRY, StandIn, get_info
 from l2ul_fast.datasets.standin.kernel import KNOTS, Z_MAX
 from l2ul_fast.datasets.standin.rows import PARAMS_DIR, build_model, fill, stand_in_of
-from l2ul_fast.datasets.text.formats import read_rows
-from l2ul_fast.datasets.text.rawfiles import find_raw
+from l2ul_fast.datasets.text.rawfiles import find_raw, read_rows
 
 SAMPLE = 60_000  # rows the mixture is fitted to
 _KNOT_P = ndtr(np.linspace(-Z_MAX, Z_MAX, KNOTS))

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.splitmix import GOLDEN, mix
@@ -225,17 +224,9 @@ def _fill_block(first, seed, m, X, y, low, high):  # type: ignore[no-untyped-def
                     X[row, j] = x[j, r]
 
 
-@kernel(parallel=True)
-def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
-    """Rows first, first + 1, ... into X (n, d) and y (n,), by all threads of numba."""
-    n = X.shape[0]
-    for block in prange((n + _BLOCK - 1) // _BLOCK):
-        _fill_block(first, seed, m, X, y, block * _BLOCK, min(n, (block + 1) * _BLOCK))
-
-
 @kernel()
-def fill_rows_here(first, seed, m, X, y):  # type: ignore[no-untyped-def]
-    """The same by the calling thread alone, so that any number of threads may call it at once."""
+def fill_rows(first, seed, m, X, y):  # type: ignore[no-untyped-def]
+    """Rows first, first + 1, ... into X (n, d) and y (n,), by the calling thread alone: any number of them may."""
     n = X.shape[0]
     for block in range((n + _BLOCK - 1) // _BLOCK):
         _fill_block(first, seed, m, X, y, block * _BLOCK, min(n, (block + 1) * _BLOCK))

@@ -22,12 +22,13 @@ import numpy as np
 from numba import get_num_threads
 
 from l2ul_fast.datasets.registry import StandIn, get_info
-from l2ul_fast.datasets.standin.kernel import Model, fill_rows, fill_rows_here
+from l2ul_fast.datasets.standin.kernel import Model, fill_rows
 from l2ul_fast.errors import DataError
 from l2ul_kernels.splitmix import mix
 
 GENERATOR_VERSION = "1"
 MIN_ROWS = 100
+PIECE = 1 << 14  # rows that one thread generates at a time
 PARAMS_DIR = Path(__file__).parent / "parameters"
 
 
@@ -81,11 +82,19 @@ def build_model(p: dict[str, np.ndarray]) -> Model:
 def fill(model: Model, start: int, seed: int, X: np.ndarray, y: np.ndarray, alone: bool = False) -> None:
     """Generate rows start, start + 1, ... of the stand-in into X (k, d) float32 and y (k,) uint8, C-contiguous.
 
-    By all threads of numba, or alone by the calling one.
+    By as many threads as numba may use, or alone by the calling one.
     """
     # uint64 again: numba hands results back as Python integers, and one dtype means one compiled kernel.
     key = np.uint64(mix(np.uint64(seed + 1)))
-    (fill_rows_here if alone else fill_rows)(start, key, model, X, y)
+    if alone:
+        fill_rows(start, key, model, X, y)
+        return
+
+    def piece(low: int) -> None:
+        fill_rows(start + low, key, model, X[low : low + PIECE], y[low : low + PIECE])
+
+    with ThreadPoolExecutor(get_num_threads()) as pool:
+        list(pool.map(piece, range(0, len(y), PIECE)))
 
 
 def generate(

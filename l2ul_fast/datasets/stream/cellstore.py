@@ -4,7 +4,6 @@ The file holds cells (n, bytes per row) uint8, seeds (t, psi, d), row_ids, and m
 standardised; its attributes name the data it was made from. Written atomically, checksummed like the dataset file.
 """
 
-import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.datasets.file.check import MOST_ROWS, Attributes, own_dataset
 from l2ul_fast.datasets.file.gather import RowReader
+from l2ul_fast.datasets.file.hdf5 import open_hdf5
 from l2ul_fast.datasets.stream.shards import Shards, Source, opened
 from l2ul_fast.datasets.stream.stream import Progress, blocks
 from l2ul_fast.errors import DataError
@@ -51,16 +52,24 @@ def stream_cells(
         temp = None
         try:
             temp = temp_path(path)
-            with h5py.File(temp, "w") as file:
+            # No chunk cache, whole chunks: a full disk then shows at the write. If closing fails, HDF5 may crash.
+            with h5py.File(temp, "w", rdcc_nbytes=0) as file:
                 stored = file.create_dataset(
                     "cells", (shards.n, width), np.uint8, chunks=(rows, width), fletcher32=True
                 )
-                file["seeds"] = partitions.seeds
-                for name in ("row_ids", "mean", "scale"):
-                    if getattr(partitions, name) is not None:
-                        file[name] = getattr(partitions, name)
+                for name in ("seeds", "row_ids", "mean", "scale"):
+                    if (array := getattr(partitions, name)) is not None:
+                        file.create_dataset(name, data=array, chunks=array.shape)
+                waiting, k = np.empty((rows, width), np.uint8), 0
                 for first, X, _ in blocks(shards):
-                    stored[first : first + len(X)] = pack_cells(assign_cells(X, partitions), psi)
+                    packed = pack_cells(assign_cells(X, partitions), psi)
+                    while len(packed):
+                        done, part, packed = first + len(X) - len(packed), packed[: rows - k], packed[rows - k :]
+                        waiting[k : k + len(part)] = part
+                        k += len(part)
+                        if k == rows or done + len(part) == shards.n:
+                            stored[done + len(part) - k : done + len(part)] = waiting[:k]
+                            k = 0
                     if progress is not None:
                         progress(first + len(X), shards.n)
                 facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "n": shards.n, "t": t, "psi": psi}
@@ -82,35 +91,36 @@ class CellStore:
         self.path = Path(path)
         if not self.path.is_file():
             raise DataError(f"there is no cell store {self.path}: make it with `l2ul kme --cells`")
-        try:
-            self._file = h5py.File(self.path, "r")
-        except OSError as error:
-            raise DataError(f"{self.path} is not an HDF5 file, or is truncated or damaged: make it again") from error
+        self._file = open_hdf5(self.path, str(self.path))
         try:
             self._open()
             if source is not None:
                 with opened(source) as shards:
-                    if fingerprint(shards) != self._file.attrs["fingerprint"]:
-                        raise DataError(f"{self.path} was made from other data: make it again")
-        except BaseException:
+                    if fingerprint(shards) != self._fingerprint:
+                        raise DataError("it was made from other data: make it again")
+        except (KeyError, TypeError, ValueError, OSError, RuntimeError, OverflowError, MemoryError) as error:
             self.close()
-            raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(f"{self.path} cannot be used: {reason}") from error
 
     def _open(self) -> None:
-        attrs = self._file.attrs
-        if attrs.get("format") != FORMAT or attrs.get("format_version") != FORMAT_VERSION:
-            raise DataError(f"{self.path} is not a cell store of format version {FORMAT_VERSION}: make it again")
-        try:
-            self.n, self.t, self.psi = (int(attrs[k]) for k in ("n", "t", "psi"))
-            self.label = str(attrs["label"])
-            extra = {k: self._file[k][()] for k in ("row_ids", "mean", "scale") if k in self._file}
-            self.partitions = Partitions.from_seeds(self._file["seeds"][()], **extra)
-            cells = self._file["cells"]
-            if cells.shape != (self.n, packed_width(self.t, self.psi)) or cells.dtype != np.uint8:
-                raise ValueError("the cells have another shape than the attributes say")
-            self._rows = RowReader(self.path, cells)
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(f"{self.path} cannot be used: {str(error).splitlines()[0]}") from error
+        facts = Attributes(self._file)
+        if facts.text("format") != FORMAT or facts.whole("format_version", 0, 2**31) != FORMAT_VERSION:
+            raise DataError(f"it is not a cell store of format version {FORMAT_VERSION}: make it again")
+        self.n, self.t, self.psi = (
+            facts.whole("n", 1, MOST_ROWS),
+            facts.whole("t", 1, 2**20),
+            facts.whole("psi", 2, 2**16),
+        )
+        self.label, self._fingerprint = facts.text("label"), facts.text("fingerprint")
+        extra = {k: own_dataset(self._file, k)[()] for k in ("row_ids", "mean", "scale") if k in self._file}
+        self.partitions = Partitions.from_seeds(own_dataset(self._file, "seeds")[()], **extra)
+        cells = own_dataset(self._file, "cells")
+        if (self.partitions.n_partitions, self.partitions.n_seeds) != (self.t, self.psi):
+            raise DataError("its seeds have another shape than its attributes say")
+        if cells.shape != (self.n, packed_width(self.t, self.psi)) or cells.dtype != np.uint8 or cells.chunks is None:
+            raise DataError("its cells have another shape than its attributes say")
+        self._rows = RowReader(self.path, cells)
 
     def packed(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """Packed cells (k, bytes per row) of the rows with these numbers."""
@@ -118,11 +128,13 @@ class CellStore:
 
     def cells(self, ids: ArrayLike) -> NDArray[Any]:
         """Cells (k, t) of the rows with these numbers."""
-        return unpack_cells(self.packed(ids), self.t, self.psi)
+        cells = unpack_cells(self.packed(ids), self.t, self.psi)
+        if cells.size and cells.max() >= self.psi:
+            raise DataError(f"{self.path} holds cells beyond {self.psi}: make it again")
+        return cells
 
     def close(self) -> None:
-        with contextlib.suppress(AttributeError):
-            self._file.close()
+        self._file.close()
 
     def __enter__(self) -> "CellStore":
         return self

@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.datasets.file.hdf5 import DatasetFile, from_h5py, open_dataset
+from l2ul_fast.datasets.file.hdf5 import DatasetFile, from_h5py, open_dataset, open_hdf5
 from l2ul_fast.datasets.moments import pooled, round24, scale_of
 from l2ul_fast.datasets.stream.shards import Source, fsspec, is_url, named
 from l2ul_fast.errors import DataError, UserError
@@ -43,13 +42,7 @@ def open_shard(path: str) -> DatasetFile:
         stream = fsspec().open(path, "rb").open()
     except (OSError, ValueError, ImportError) as error:
         raise DataError(f"cannot open {path}: {str(error).splitlines()[0] if str(error) else 'not there'}") from error
-    try:
-        file = h5py.File(stream, "r")
-    except OSError as error:
-        raise DataError(f"{path} is not an HDF5 file, or is truncated or damaged: make it again") from error
-    data = from_h5py(Path(path), file, path)
-    data.is_plain = False  # its bytes are not at a place in a local file
-    return data
+    return from_h5py(Path(path), open_hdf5(stream, path), path, local=False)
 
 
 @dataclass(frozen=True)
@@ -77,18 +70,9 @@ def checksum(file: DatasetFile) -> str:
 def describe(path: str) -> Shard:
     """Read a shard's header."""
     with open_shard(path) as file:
-        return Shard(
-            path,
-            file.n,
-            file.n_train,
-            file.d,
-            file.chunk_rows,
-            tuple(file.classes),
-            file.label,
-            tuple(map(float, file.mean)),
-            tuple(map(float, file.variance)),
-            checksum(file),
-        )
+        sizes = file.n, file.n_train, file.d, file.chunk_rows
+        moments = tuple(file.mean.tolist()), tuple(file.variance.tolist())
+        return Shard(path, *sizes, tuple(file.classes), file.label, *moments, checksum(file))
 
 
 class Manifest:

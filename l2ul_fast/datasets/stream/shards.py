@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.file.gather import Places, RowReader, standardise_rows, take_standardised
+from l2ul_fast.datasets.file.gather import NOTHING, Places, RowReader, standardise_rows, take_rows
 from l2ul_fast.datasets.file.hdf5 import DatasetFile, open_dataset
 from l2ul_fast.datasets.moments import pooled, scale_of
 from l2ul_fast.errors import DataError, UserError
@@ -50,24 +50,12 @@ class Shards:
     def reader(self, i: int) -> RowReader:
         """Random access to the rows of file i."""
         if i not in self._readers:
-            self._readers[i] = RowReader(self.files[i].path, self.files[i].X, mapped=self.files[i].is_plain)
+            self._readers[i] = RowReader(self.files[i].path, self.files[i].X, self.files[i].offsets is not None)
         return self._readers[i]
 
-    def take_X(self, ids: NDArray[np.int64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """X (k, d) of the rows with these numbers, in `out` if given."""
-        ids = self._checked(ids)
-        X = np.empty((ids.size, self.d), np.float32) if out is None else out
-        if (ids[1:] >= ids[:-1]).all():  # each file's rows are then one piece of X, and need no second copy
-            edges = np.searchsorted(ids, self.first_rows)
-            for i in np.flatnonzero(np.diff(edges)):
-                mine = slice(edges[i], edges[i + 1])
-                self.reader(int(i)).take(ids[mine] - self.first_rows[i], X[mine])
-            return X
-        where = self._file_of(ids)
-        for i in np.unique(where):
-            chosen = where == i
-            X[chosen] = self.reader(int(i)).take(ids[chosen] - self.first_rows[i])
-        return X
+    def take_X(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """X (k, d) of the rows with these numbers."""
+        return self.take_standardised(ids, NOTHING, NOTHING)
 
     def take_standardised(
         self,
@@ -76,42 +64,26 @@ class Shards:
         inverse_scale: NDArray[np.float64],
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """(X - mean) * inverse_scale (k, d) of the rows with these numbers, in `out` if given."""
-        ids = np.ascontiguousarray(self._checked(ids))
+        """(X - mean) * inverse_scale (k, d) of the rows with these numbers, in `out` if given; X with NOTHING."""
+        ids = np.ascontiguousarray(ids, dtype=np.int64)
+        if ids.size and not (ids.min() >= 0 and ids.max() < self.n):
+            raise DataError(f"row {ids.min() if ids.min() < 0 else ids.max()} is not among the {self.n} rows")
         X = np.empty((ids.size, self.d), np.float32) if out is None else out
         if X.shape != (ids.size, self.d) or X.dtype != np.float32:  # the kernel writes without looking
             raise ValueError(f"out must be a ({ids.size}, {self.d}) array of float32, got {X.dtype} {X.shape}")
         readers = [self.reader(i) for i in range(len(self.files))]
         if self._places is None:
             self._places = Places.of(readers)
-        if self._places is None or not X.flags.c_contiguous:
-            self.take_X(ids, X)
-            standardise_rows(X, mean, inverse_scale, np.ones(len(X), np.bool_), X)
-        else:
-            take_standardised(readers, self._places, ids, mean, inverse_scale, X)
-        return X
-
-    def take(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """X (k, d) and y (k,) of the rows with these numbers."""
-        X = self.take_X(ids)
-        ids = self._checked(ids)
-        where = self._file_of(ids)
-        y = np.empty(ids.size, self.files[0].y.dtype)
+        if self._places is not None and X.flags.c_contiguous:
+            take_rows(readers, self._places, ids, mean, inverse_scale, X)
+            return X
+        where = np.searchsorted(self.first_rows, ids, side="right") - 1
         for i in np.unique(where):
-            mine = where == i
-            local = ids[mine] - self.first_rows[i]
-            order = np.unique(local)  # h5py wants ascending numbers; labels are a byte each
-            y[mine] = self.files[i].y[order][np.searchsorted(order, local)] if order.size else 0
-        return X, y
-
-    def _checked(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        ids = np.asarray(ids, dtype=np.int64)
-        if ids.size and not (ids.min() >= 0 and ids.max() < self.n):
-            raise DataError(f"row {ids.min() if ids.min() < 0 else ids.max()} is not among the {self.n} rows")
-        return ids
-
-    def _file_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self.first_rows, ids, side="right") - 1
+            chosen = where == i
+            X[chosen] = readers[i].take(ids[chosen] - self.first_rows[i])
+        if mean is not NOTHING:
+            standardise_rows(X, mean, inverse_scale, np.ones(len(X), np.bool_), X)
+        return X
 
     def close(self) -> None:
         for file in self.files:

@@ -4,9 +4,6 @@
 does without it: each core reads and counts chunks of its own (see `_pass`).
 """
 
-import contextlib
-import itertools
-import operator
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -16,11 +13,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.file.chunks import chunk_offsets, read_at
-from l2ul_fast.datasets.file.hdf5 import DatasetFile
 from l2ul_fast.datasets.moments import round24
 from l2ul_fast.datasets.stream.shards import Shards, Source, opened
-from l2ul_fast.errors import DataError
 from l2ul_kernels import Partitions, cell_counts, sample_row_ids
 
 __all__ = ["Shards", "blocks", "places", "sample_partitions", "standardised", "stream_counts"]
@@ -36,49 +30,9 @@ class _Stop(Exception):
     pass
 
 
-class _Chunks:
-    """The chunks of one file in order, for the reading thread."""
-
-    def __init__(self, file: DatasetFile) -> None:
-        self.file = file
-        self.handle = open(file.path, "rb", buffering=0) if file.is_plain else None  # noqa: SIM115 - see close
-        self.offsets = chunk_offsets(file.X) if file.is_plain else None
-
-    def read(self, start: int, raw: NDArray[np.uint8], X: NDArray[np.float32]) -> int:
-        """Fill raw, whose rows are X, with the chunk that begins at row `start`; returns how many rows are real."""
-        file = self.file
-        rows = min(file.chunk_rows, file.n - start)
-        try:
-            if self.handle is not None and self.offsets is not None:
-                # not through h5py: it would hold the GIL, which the thread that feeds the kernel needs
-                read_at(self.handle.fileno(), int(self.offsets[start // file.chunk_rows]), raw, start)
-            else:
-                file.X.read_direct(X, np.s_[start : start + rows], np.s_[:rows])
-        except OSError as error:
-            raise DataError(
-                f"{file.path} is damaged in rows {start}..{start + rows - 1} (checksum or read error): "
-                "make the file again"
-            ) from error
-        return rows
-
-    def load(
-        self, start: int, memory: NDArray[np.uint8], labels: bool
-    ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
-        """X (k, d), in `memory`, and y (k,) if wanted of the chunk that begins at row `start`."""
-        file = self.file
-        raw = memory[: 4 * file.chunk_rows * file.d + 4]
-        X = raw[:-4].view(np.float32).reshape(file.chunk_rows, file.d)
-        rows = self.read(start, raw, X)
-        return X[:rows], file.y[start : start + rows] if labels else None
-
-    def close(self) -> None:
-        if self.handle is not None:
-            self.handle.close()
-
-
 def _memory(shards: Shards) -> NDArray[np.uint8]:
     """Bytes for any chunk."""
-    return np.empty(4 * max(file.chunk_rows for file in shards.files) * shards.d + 4, np.uint8)
+    return max((file.buffer() for file in shards.files), key=len)
 
 
 def places(shards: Shards, span: tuple[int, int] | None = None) -> list[tuple[int, int]]:
@@ -106,14 +60,11 @@ def blocks(
 
     def read() -> None:
         try:
-            for i, todo in itertools.groupby(places(shards, span), operator.itemgetter(0)):
-                first = int(shards.first_rows[i])
-                with contextlib.closing(_Chunks(shards.files[i])) as chunks:
-                    for _, start in todo:
-                        memory = free.get()
-                        if memory is None:
-                            raise _Stop
-                        full.put((first + start, *chunks.load(start, memory, labels), memory))
+            for i, start in places(shards, span):
+                memory = free.get()
+                if memory is None:
+                    raise _Stop
+                full.put((int(shards.first_rows[i]) + start, *shards.files[i].load(start, memory, labels), memory))
             full.put(None)
         except _Stop:
             pass
@@ -139,10 +90,8 @@ def _in_turn(
 ) -> Iterator[tuple[int, NDArray[np.float32], NDArray[Any] | None]]:
     """As `blocks`, but reads when asked, without a thread: for callers that have one core and no more."""
     memory = _memory(shards)
-    for i, todo in itertools.groupby(places(shards, span), operator.itemgetter(0)):
-        with contextlib.closing(_Chunks(shards.files[i])) as chunks:
-            for _, start in todo:
-                yield int(shards.first_rows[i]) + start, *chunks.load(start, memory, labels)
+    for i, start in places(shards, span):
+        yield int(shards.first_rows[i]) + start, *shards.files[i].load(start, memory, labels)
 
 
 def sample_partitions(
@@ -151,8 +100,7 @@ def sample_partitions(
     """Draw seeds from the rows of a file; rows are compared standardised by the file's mean and scale by default."""
     with opened(source) as shards:
         ids = sample_row_ids(shards.n, t, psi, random_state)
-        rows, _ = shards.take(ids.ravel())
-        seeds = rows.reshape(t, psi, shards.d)
+        seeds = shards.take_X(ids.ravel()).reshape(t, psi, shards.d)
         if not standardise:
             return Partitions.from_seeds(seeds, ids)
         return standardised(seeds, ids, round24(shards.mean), round24(shards.scale))
@@ -228,7 +176,6 @@ def _pass(
             count(first, X, y, total)
             yield len(X)
         return
-    files = [_Chunks(file) for file in shards.files]
     todo = iter(places(shards, span))
     taking, finished = threading.Lock(), queue.SimpleQueue[Any]()
     stop = threading.Event()
@@ -243,7 +190,7 @@ def _pass(
                     i, start = next(todo, (-1, 0))
                 if i < 0:
                     break
-                X, y = files[i].load(start, memory, labels)
+                X, y = shards.files[i].load(start, memory, labels)
                 count(int(shards.first_rows[i]) + start, X, y, own)
                 finished.put(len(X))
             finished.put(own)
@@ -267,8 +214,6 @@ def _pass(
         stop.set()
         for thread in crew:
             thread.join()
-        for chunks in files:
-            chunks.close()
 
 
 def _outside(shards: Shards, first: int, rows: int, part: Part) -> NDArray[np.bool_]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from l2ul_fast.datasets.file.layout import dataset_path, default_data_dir
 from l2ul_fast.datasets.file.writer import DatasetWriter
-from l2ul_fast.datasets.text.formats import read_rows
-from l2ul_fast.datasets.text.rawfiles import RawData, file_sha256, find_raw
+from l2ul_fast.datasets.text.rawfiles import RawData, file_sha256, find_raw, read_rows
 from l2ul_fast.errors import DataError
 
 Progress = Callable[[int, int | None], None]  # (rows done, rows expected)

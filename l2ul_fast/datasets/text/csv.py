@@ -4,6 +4,8 @@ pyarrow reads the numbers: each becomes the float32 nearest to its decimal text,
 block that it refuses, or that holds something no dataset may hold, is read again in plain Python, which names the line.
 """
 
+import codecs
+import contextlib
 import math
 import re
 from collections import deque
@@ -14,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Seen, open_text
+from l2ul_fast.datasets.text.rawfiles import READ_ERRORS, RawData, Rows, Seen, open_text
 from l2ul_fast.errors import DataError
 from l2ul_kernels.threads import thread_limit
 
@@ -23,8 +25,6 @@ BLOCK_BYTES = 4 << 20
 MOST_THREADS = 8
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LIBSVM = re.compile(rb"(?:[^ :\r\n]++(?: ++\d{1,7}:[^ :\r\n]++)*+[ \r]*+\n)*+")
-
-Rows = tuple[np.ndarray, np.ndarray]  # X (k, d) float32, y (k,) uint8 (of words where any class is taken)
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,11 @@ def parse_block(text: bytes, layout: Layout, libsvm: bool = False) -> Rows:
     import pyarrow as pa  # here: whoever has HDF5 files already needs no parser
 
     read = _libsvm_rows if libsvm else _dense_rows
-    try:
-        return read(text, layout)
-    except (pa.ArrowInvalid, ValueError):
-        _name_bad_line(text, layout, libsvm)
+    # to pyarrow, a lone carriage return ends a line; NumPy's words lose their last NUL bytes
+    if text.count(b"\r") == text.count(b"\r\n") and b"\0" not in text:
+        with contextlib.suppress(pa.ArrowInvalid, ValueError):
+            return read(text, layout)
+    _name_bad_line(text, layout, libsvm)
     try:  # every line is sound: only blanks and blank lines can have been in the way
         return read(b"".join(line.strip() + b"\n" for line in text.split(b"\n") if line.strip()), layout)
     except (pa.ArrowInvalid, ValueError) as error:
@@ -168,6 +169,10 @@ def _name_bad_line(text: bytes, layout: Layout, libsvm: bool) -> None:
 
 def _check_line(line: bytes, layout: Layout, libsvm: bool) -> None:
     """ValueError unless the line follows the layout: what pyarrow accepts, in plain Python."""
+    if b"\r" in line:
+        raise ValueError("it has a carriage return that is no line end")
+    if b"\0" in line:
+        raise ValueError("it has a NUL byte")
     if libsvm:
         label, *pairs = line.split()
         indices = [0]
@@ -211,12 +216,21 @@ def _show(text: bytes) -> str:
     return repr(text[:40].decode("ascii", "backslashreplace"))
 
 
+def refuse_wide(text: bytes) -> None:
+    """LineError for the beginning of a file in UTF-16 or UTF-32, or of no text at all."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 4 * text[:256].count(0) > len(text[:256]):
+        raise LineError(0, "it is no ASCII or UTF-8 text (UTF-16 perhaps): save the file in another encoding")
+
+
 def _whole_lines(stream: BinaryIO, size: int, seen: Seen | None) -> Iterator[bytes]:
     """The text in blocks of whole lines."""
-    rest = b""
+    rest, begun = b"", False
     while piece := stream.read(size - len(rest)):
         if seen is not None:
             seen(memoryview(piece))
+        if not begun:
+            refuse_wide(piece)
+            piece, begun = piece.removeprefix(codecs.BOM_UTF8), True
         piece = rest + piece
         cut = piece.rfind(b"\n") + 1
         if cut == 0 and len(piece) >= size:

@@ -8,8 +8,6 @@ from l2ul_fast.datasets.registry import RawFile, get_info
 from l2ul_fast.datasets.text.rawfiles import RawData, default_raw_dir, find_raw
 from l2ul_fast.errors import DataError
 
-__all__ = ["fetch", "find_raw"]
-
 Progress = Callable[[int, int | None], None]  # (done, total): rows, or bytes for downloads
 
 

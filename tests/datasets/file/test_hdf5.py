@@ -3,21 +3,22 @@
 import os
 import subprocess
 import sys
-import textwrap
 
 import h5py
 import numpy as np
 import pytest
+from dataset_files import STANDIN, edit, flip, full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l2ul_fast.datasets.file import layout
 from l2ul_fast.datasets.file.hdf5 import CODECS, DatasetWriter, chunk_rows, open_dataset, verify
 from l2ul_fast.datasets.split import count_train, train_mask
+from l2ul_fast.datasets.stream import stream_counts
 from l2ul_fast.errors import DataError
 from l2ul_fast.files import temp_prefix
-
-STANDIN = "standin:1:0"
+from l2ul_fast.tables import FileTable
+from l2ul_kernels import Partitions
 
 
 def write(path, X, y, *, pieces=(10**9,), source=STANDIN, classes=(0, 1), **options):
@@ -61,6 +62,13 @@ def test_round_trip(tmp_path, toy, small_chunks, codec, pieces):
             data.read(5, 1001)
     assert verify(path) == []
     assert os.listdir(tmp_path) == ["toy.h5"]
+
+
+def test_packed_files_are_read_by_a_process_that_packs_none(tmp_path, toy, run_python):
+    for codec in CODECS:
+        write(tmp_path / f"{codec}.h5", *toy, codec=codec)
+    code = "from l2ul_fast.datasets import CODECS, verify; print([verify(f'{codec}.h5') for codec in CODECS])"
+    assert run_python(code) == "[[], [], []]\n"
 
 
 def test_chunks_are_within_the_contract():
@@ -179,33 +187,16 @@ def test_failure_keeps_the_old_file(tmp_path, toy, error):
     assert os.listdir(tmp_path) == ["a.h5"]
 
 
-def test_disk_full(tmp_path):
-    """RLIMIT_FSIZE makes every write beyond it fail, as a full disk does."""
-    script = """
-        import resource, sys
-        import numpy as np
-        from l2ul_fast.datasets.file.hdf5 import DatasetWriter
-        from l2ul_fast.errors import DataError
-        limit = int(sys.argv[2])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            with DatasetWriter(sys.argv[1], name="toy", source="standin:1:0", d=28, classes=[0]) as writer:
-                for _ in range(4):
-                    writer.append(np.ones((30000, 28), np.float32), np.zeros(30000, int))
-        except DataError as error:
-            print(error)
-            sys.exit(7)
-    """
+@pytest.mark.parametrize("limit", [0, 1000, 5_000_000, 13_000_000])  # at once, first chunk, a later one, near the end
+def test_disk_full(tmp_path, limit):
     path = tmp_path / "a.h5"
     path.write_bytes(b"the old file")
-    for limit in (1000, 5_000_000, 13_000_000):  # at the first chunk, at a later one, near the end
-        run = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), str(path), str(limit)], capture_output=True, text=True
-        )
-        assert (run.returncode, run.stderr) == (7, "")
-        assert run.stdout == f"no space left to write {path}: free some space or choose another --data-dir\n"
-        assert path.read_bytes() == b"the old file"
-        assert os.listdir(tmp_path) == ["a.h5"]
+    X, y = np.ones((120_000, 28), np.float32), np.zeros(120_000, int)
+    with full_disk(limit), pytest.raises(DataError) as caught:
+        write(path, X, y, classes=[0], pieces=(30_000,))
+    assert str(caught.value) == f"no space left to write {path}: free some space or choose another --data-dir"
+    assert path.read_bytes() == b"the old file"
+    assert os.listdir(tmp_path) == ["a.h5"]
 
 
 def test_unwritable_folder(tmp_path, toy):
@@ -233,40 +224,21 @@ def test_stale_temporary_files_go_but_not_those_of_the_living(tmp_path, toy):
 # --- damaged files -----------------------------------------------------------------------------------------------
 
 
-def flip(path, dataset="X", chunk=3):
-    with h5py.File(path, "r") as file:
-        info = file[dataset].id.get_chunk_info(chunk)
-    with open(path, "r+b") as file:
-        file.seek(info.byte_offset + info.size // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 0x10]))
-
-
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("dataset", ["X", "y"])
 def test_flipped_bits_are_detected(tmp_path, toy, small_chunks, codec, dataset):
     X, y = toy
     path = write(tmp_path / "a.h5", X, y, codec=codec)
-    flip(path, dataset)
+    flip(path, 384, dataset)
     with open_dataset(path) as data:
         data.read(0, 384)  # chunks 0 to 2 are good
-        with pytest.raises(DataError, match=r"is damaged in rows 384\.\.512"):
+        with pytest.raises(DataError, match=r"is damaged in rows 384\.\.511"):
             data.read(384, 512)
         with pytest.raises(DataError, match="damaged"):
             data.read(400, 401)
     findings = verify(path)
     assert len(findings) == 1
-    assert "rows 384..512" in findings[0]
-
-
-def edit(path, **attrs):
-    with h5py.File(path, "r+") as file:
-        for key, value in attrs.items():
-            if value is None:
-                del file.attrs[key]
-            else:
-                file.attrs[key] = value
+    assert "rows 384..511" in findings[0]
 
 
 @pytest.mark.parametrize(
@@ -275,15 +247,29 @@ def edit(path, **attrs):
         ({"format_version": 2}, "format version 2, this program reads 1"),
         ({"format": "other"}, "not one of l2ul's datasets"),
         ({"format": None}, "not one of l2ul's datasets"),
-        ({"n": 999}, r"X is \(1000, 5\)"),
-        ({"d": 6}, r"X is \(1000, 5\)"),
-        ({"mean": None}, "header is damaged"),
-        ({"mean": np.zeros(4)}, "mean or scale"),
-        ({"scale": np.zeros(5)}, "mean or scale"),
-        ({"scale": np.full(5, np.nan)}, "mean or scale"),
+        ({"n": 999}, "do not fit each other or n"),
+        ({"n": 999, "class_counts": [999, 0]}, r"X is \(1000, 5\)"),
+        ({"n": "1000"}, "attribute n must be a whole number from 1"),
+        ({"n": 1000.0}, "attribute n must be a whole number from 1"),
+        ({"n": np.inf}, "attribute n must be a whole number from 1"),
+        ({"d": 6}, "attribute mean must be 6 numbers"),
+        ({"mean": None}, "no attribute mean"),
+        ({"mean": np.zeros(4)}, "attribute mean must be 5 numbers"),
+        ({"mean": np.full(5, 1e300)}, "attribute mean must be 5 numbers"),
+        ({"scale": np.zeros(5)}, "attribute scale must be 5 numbers"),
+        ({"scale": np.full(5, np.nan)}, "attribute scale must be 5 numbers"),
+        ({"scale": np.full(5, np.inf)}, "attribute scale must be 5 numbers"),
+        ({"scale": np.arange(1.0, 6.0)}, "scale and variance do not fit"),
+        ({"variance": np.ones(3)}, "attribute variance must be 5 numbers"),
         ({"source": "real"}, "source 'real'"),
+        ({"name": "a\nb"}, "attribute name is no line of text"),
         ({"split_rule": "other"}, "split rule"),
-        ({"classes": None}, "header is damaged"),
+        ({"classes": None}, "no attribute classes"),
+        ({"classes": [0.5, 1.5]}, "attribute classes must be a list of whole numbers"),
+        ({"classes": []}, "attribute classes must be a list of whole numbers"),
+        ({"classes": [1, 1]}, "do not fit each other"),
+        ({"n_train": 1001}, "attribute n_train"),
+        ({"split_seed": -1}, "attribute split_seed"),
     ],
 )
 def test_wrong_headers_are_refused(tmp_path, toy, attrs, message):
@@ -298,11 +284,11 @@ def test_wrong_headers_are_refused(tmp_path, toy, attrs, message):
     ("attrs", "message"),
     [
         ({"mean": np.arange(5.0)}, "mean attribute"),
-        ({"scale": np.arange(1.0, 6.0)}, "scale attribute"),
+        ({"scale": np.arange(1.0, 6.0), "variance": np.arange(1.0, 6.0) ** 2}, "scale attribute"),
         ({"n_train": 5}, "n_train"),
         ({"split_seed": 1}, "n_train"),
         ({"class_counts": [500, 500]}, "class counts"),
-        ({"classes": [0, 2]}, "labels are not among the classes"),
+        ({"classes": [0, 2]}, "the label 1, not one of [0, 2]"),
     ],
 )
 def test_verify_recomputes_what_attributes_claim(tmp_path, toy, attrs, message):
@@ -315,7 +301,23 @@ def test_verify_finds_nan(tmp_path, toy):
     path = write(tmp_path / "a.h5", *toy)
     with h5py.File(path, "r+") as file:
         file["X"][123, 4] = np.nan
-    assert verify(path) == ["row 123 has a NaN or an infinity"]
+    assert verify(path) == [f"row 123 of {path} has a NaN or an infinity"]
+    with pytest.raises(DataError, match=r"row 123 of .* has a NaN"):
+        list(FileTable(path, "all").blocks())
+
+
+def test_lies_that_only_rows_tell(tmp_path, toy):
+    """What attributes agree on among themselves, but not with the rows: a fit refuses it, too."""
+    X, y = toy
+    path = write(tmp_path / "a.h5", X, y)
+    edit(path, scale=np.full(5, 1e-30), variance=np.full(5, 1e-60))
+    with pytest.raises(DataError, match=r"mean or scale attribute of .* is not that of column"):
+        FileTable(path)
+    path = write(tmp_path / "b.h5", X, y * 5, classes=[0, 5])
+    edit(path, classes=[0, 3])
+    for use in (FileTable, lambda path: stream_counts(path, Partitions.sample(X, 2, 3, 0), by_class=True)):
+        with pytest.raises(DataError, match=r"row \d+ of .* has the label 5, not one of \[0, 3\]"):
+            use(path)
 
 
 def test_files_that_are_no_dataset(tmp_path, toy):

@@ -33,7 +33,7 @@ def small_magic(monkeypatch):
         n=5,
         class_counts=(2, 3),
         content_sha256=SUM,
-        files=(RawFile("magic04.data", "https://example.org/magic04.data", SUM),),
+        files=(RawFile("https://example.org/magic04.data", SUM),),
     )
     monkeypatch.setitem(registry.REGISTRY, "magic", info)
 
@@ -128,7 +128,7 @@ def test_published_archive_is_checked_by_its_own_sum(folders, monkeypatch):
     """Of HIGGS only the sha256 of the .gz is published, so that is what counts."""
     raw, data = folders
     packed = gzip.compress(b"".join(b"%d," % (k % 2) + b",".join([b"%d" % k] * 28) + b"\n" for k in range(1000)))
-    file = RawFile("HIGGS.csv.gz", "https://example.org/HIGGS.csv.gz", hashlib.sha256(packed).hexdigest())
+    file = RawFile("https://example.org/HIGGS.csv.gz", hashlib.sha256(packed).hexdigest())
     monkeypatch.setitem(registry.REGISTRY, "higgs", dataclasses.replace(REGISTRY["higgs"], n=1000, files=(file,)))
     (raw / "HIGGS.csv.gz").write_bytes(packed)
     with open_dataset(convert("higgs", raw, data)) as made:

@@ -8,12 +8,13 @@ import zipfile
 
 import numpy as np
 import pytest
+from hostile import npy
 
+from l2ul_fast.datasets.file import check
 from l2ul_fast.datasets.sets.adult import CATEGORIES, read_adult
 from l2ul_fast.datasets.sets.sepsis import COLUMNS, HOURLY, aggregate_patient, parse_patients
 from l2ul_fast.datasets.split import train_mask
-from l2ul_fast.datasets.text.formats import impute_train_median, read_rows
-from l2ul_fast.datasets.text.rawfiles import find_raw
+from l2ul_fast.datasets.text.rawfiles import find_raw, impute_train_median, read_rows
 from l2ul_fast.errors import DataError
 
 MAGIC = b"28.7967,16.0021,2.6449,0.3918,0.1982,27.7004,22.011,-8.2027,40.092,81.8828,g\n1,2,3,4,5,6,7,8,9,10,h\n"
@@ -246,6 +247,42 @@ def test_zip_members_outside_the_archive_are_not_used(tmp_path):
     (raw / "magic04.data.zip").write_bytes(zipped({**evil, "magic04.data": MAGIC}))
     assert len(rows_of("magic", raw)[0]) == 2
     assert [path.name for path in tmp_path.rglob("*")] == ["raw", "magic04.data.zip"]  # nothing was unpacked
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(check, "BOMB_BYTES", 1 << 20)
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
+    (tmp_path / f"magic04.data{suffix}").write_bytes(pack(MAGIC[-22:] * 100_000))
+    with pytest.raises(DataError, match=r"magic04\.data.* unpacks to more than 200 times its size"):
+        rows_of("magic", tmp_path)
+
+
+def test_a_zip_with_two_originals_is_refused(tmp_path):
+    (tmp_path / "magic04.data.zip").write_bytes(zipped({"a/magic04.data": MAGIC, "b/magic04.data": MAGIC[:-1]}))
+    with pytest.raises(DataError, match=r"holds 2 files that may be magic04\.data"):
+        rows_of("magic", tmp_path)
+    for name in ("A", "B"):
+        patients = {f"x{name}/p000001.psv": psv(some_hours(1, 5), [0] * 5)}
+        (tmp_path / f"training_set{name}.zip").write_bytes(zipped(patients))
+    with pytest.raises(DataError, match="two files of this patient"):
+        rows_of("sepsis", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        ("(1099511627776, 28)", "'<f4'", "cannot be float32"),
+        ("(-1, 28)", "'<f4'", "cannot be float32"),
+        ("(3, 28)", "'|O'", "cannot be object"),
+        ("(3, 28)", "'nonsense'", "not understood|damaged"),
+    ],
+)
+def test_arrays_that_lie_about_their_size(tmp_path, shape, dtype, message):
+    lie = npy(shape, dtype, np.zeros((3, 28), np.float32).tobytes())
+    (tmp_path / "higgs_subset.npz").write_bytes(zipped({"X.npy": lie, "y.npy": npy("(3,)", "'|u1'", bytes(3))}))
+    with pytest.raises(DataError, match=message):
+        rows_of("higgs", tmp_path)
 
 
 @pytest.mark.parametrize(

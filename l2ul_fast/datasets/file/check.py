@@ -1,0 +1,106 @@
+"""What an HDF5 file says of itself, checked before anything is made as large as it says.
+
+A file may come from anywhere. Each attribute has a type and bounds; data must lie in the file itself, not behind a
+link; and every chunk that a shape promises must be there, so that a small file cannot ask for much memory.
+"""
+
+import contextlib
+import importlib
+from math import prod
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.errors import DataError
+
+MOST_ROWS, MOST_COLUMNS, MOST_CLASSES = 2**40, 2**16, 2**16 - 1
+MOST_TEXT = 4096  # characters
+MOST_BYTES_OF_AN_ATTRIBUTE = 16 << 20
+#: What unpacks to more than both is refused.
+BOMB_BYTES, BOMB_RATIO = 256 << 20, 200
+
+
+def refuse_bomb(what: str, unpacked: int, packed: int) -> None:
+    """DataError for what takes some hundred times its size; such data is made to fill memory or disk."""
+    if unpacked > BOMB_BYTES and unpacked > BOMB_RATIO * packed:
+        raise DataError(f"{what} unpacks to more than {BOMB_RATIO} times its size ({packed} bytes): unpack it yourself")
+
+
+class Attributes:
+    """Attributes of an HDF5 file; DataError for one that is not of the type and within the bounds asked for."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._attrs = file.attrs
+
+    def get(self, name: str) -> Any:
+        """Any attribute of a sane size."""
+        if name not in self._attrs:
+            raise DataError(f"it has no attribute {name}")
+        found = self._attrs.get_id(name)
+        if found.shape is not None and prod(found.shape) * found.dtype.itemsize > MOST_BYTES_OF_AN_ATTRIBUTE:
+            raise DataError(f"its attribute {name} is too large")
+        return self._attrs[name]
+
+    def text(self, name: str) -> str:
+        """A line of text."""
+        value = self.get(name)
+        if not isinstance(value, str) or len(value) > MOST_TEXT or not value.isprintable():
+            raise DataError(f"its attribute {name} is no line of text")
+        return value
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        """A whole number from low to high."""
+        value = self.get(name)
+        if not isinstance(value, np.integer) or not low <= value <= high:
+            raise DataError(f"its attribute {name} must be a whole number from {low} to {high}")
+        return int(value)
+
+    def wholes(self, name: str, most: int = MOST_CLASSES) -> list[int]:
+        """Up to `most` whole numbers, at least one."""
+        values = np.asarray(self.get(name))
+        if values.dtype.kind not in "iu" or values.ndim != 1 or not 0 < values.size <= most:
+            raise DataError(f"its attribute {name} must be a list of whole numbers")
+        return [int(value) for value in values]
+
+    def numbers(self, name: str, size: int, low: float, high: float) -> NDArray[np.float64]:
+        """(size,) numbers from low to high."""
+        values = np.asarray(self.get(name))
+        if values.dtype.kind != "f" or values.shape != (size,) or not ((values >= low) & (values <= high)).all():
+            raise DataError(f"its attribute {name} must be {size} numbers from {low:.3g} to {high:.3g}")
+        return values.astype(np.float64)
+
+
+def own_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """A dataset whose data lie in this file; DataError for a link, a group or data kept elsewhere."""
+    link = file.get(name, getlink=True)
+    if not isinstance(link, h5py.HardLink) or file.get(name, getclass=True) is not h5py.Dataset:
+        raise DataError(f"it holds no dataset {name}" + (" of its own" if link is not None else ""))
+    found = file[name]
+    plan = found.id.get_create_plist()
+    if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
+        raise DataError(f"the rows of {name} lie in other files")
+    stored, promised = found.id.get_storage_size(), prod(found.shape) * found.dtype.itemsize
+    for k in range(plan.get_nfilters()):
+        _load_filter(name, *plan.get_filter(k)[::3])
+    if found.chunks is not None:
+        chunks = prod(-(-n // c) for n, c in zip(found.shape, found.chunks, strict=True))
+        if found.id.get_num_chunks() != chunks:
+            raise DataError(
+                f"{name} has {found.id.get_num_chunks()} of its {chunks} chunks: the others were never written"
+            )
+    elif stored < promised:
+        raise DataError(f"{name} has {stored} of its {promised} bytes: the others were never written")
+    refuse_bomb(name, promised, stored)
+    return found
+
+
+def _load_filter(name: str, code: int, called: bytes) -> None:
+    """Make sure that HDF5 can undo a filter: those of hdf5plugin are known from its import on."""
+    if not h5py.h5z.filter_avail(code):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("hdf5plugin")
+    if not h5py.h5z.filter_avail(code):
+        shown = called.decode("ascii", "backslashreplace")
+        raise DataError(f"{name} is packed by the filter {code} ({shown}), which needs: pip install 'l2ul-fast[data]'")
