@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from l2ul_fast.cli import bench, data, kme, reconstruct, report, unlearn
+from l2ul_fast.cli import bench, data, kme, ledger, reconstruct, report, unlearn
 
 app = typer.Typer(
     help="Take someone's rows out of a trained model in microseconds, and measure what that is worth.",
@@ -22,6 +22,8 @@ app.command()(kme.kme)
 app.command()(unlearn.fit)
 app.command()(unlearn.unlearn)
 app.command()(unlearn.show)
+app.add_typer(ledger.app, name="ledger")
+app.command()(ledger.replay)
 app.command()(reconstruct.reconstruct)
 app.add_typer(bench.app, name="bench")
 app.command()(report.report)
