@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
-from l2ul_fast.cli import bench, data, kme, reconstruct, report, unlearn
+from l2ul_fast.cli import bench, data, kme, ledger, reconstruct, report, unlearn
 from l2ul_fast.cli.options import stdout
 from l2ul_fast.errors import UserError
 
@@ -42,6 +42,8 @@ app.command()(kme.kme)
 app.command()(unlearn.fit)
 app.command()(unlearn.unlearn)
 app.command()(unlearn.show)
+app.add_typer(ledger.app, name="ledger")
+app.command()(ledger.replay)
 app.command()(reconstruct.reconstruct)
 app.add_typer(bench.app, name="bench")
 app.command()(report.report)

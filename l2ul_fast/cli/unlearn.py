@@ -6,6 +6,8 @@ import contextlib
 import copy
 import inspect
 import json
+import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,12 +30,14 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads; default: all 
 Data = Annotated[Path | None, typer.Option(help="The dataset file, if it has moved since the fit.")]
 Dir = Annotated[Path, typer.Argument(help="Directory of a fitted unlearner.")]
 
+#: Exit code where all was done and saved, and only the answer could not be printed.
+DONE_UNTOLD = 3
 #: Requests that `show` prints.
 LATEST = 10
 
 
 @contextlib.contextmanager
-def _budget(threads: int | None) -> Iterator[None]:
+def budget(threads: int | None) -> Iterator[None]:
     """Use so many threads in the block; None leaves them as they are."""
     from l2ul_kernels import threads as budget
 
@@ -56,17 +60,32 @@ def _client(scheduler: str | None, workers: int | None) -> contextlib.AbstractCo
 
 
 @contextlib.contextmanager
-def _noted() -> Iterator[list[warnings.WarningMessage]]:
-    """Warnings of the block, each of which `_warn` prints as one sentence."""
+def noted() -> Iterator[list[warnings.WarningMessage]]:
+    """Warnings of the block, each of which `warn` prints as one sentence."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", category=UserWarning)
         warnings.filterwarnings("always", category=DeprecationWarning, module="l2ul_fast")
         yield caught
 
 
-def _warn(texts: list[str]) -> None:
+def warn(texts: list[str]) -> None:
     for text in texts:
         typer.echo(f"warning: {text}", err=True)
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Print in the block what was done and saved; where that fails, one sentence and exit code 3 say that it is."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
+        with contextlib.suppress(OSError):
+            typer.echo(f"error: {what}, but that could not be printed ({error.strerror})", err=True)
+        raise typer.Exit(DONE_UNTOLD) from None
 
 
 def _offered() -> list[inspect.Parameter]:
@@ -123,7 +142,7 @@ def fit(
     from l2ul_fast.unlearner import L2UL
     from l2ul_fast.unlearner.artifact.directory import refuse_foreign
 
-    with _budget(threads), _noted() as caught:
+    with budget(threads), noted() as caught:
         refuse_foreign(out)
         options["anchor"] = read_anchor(options["anchor"])
         unlearner = L2UL(random_state=options.pop("seed"), **options)
@@ -132,17 +151,20 @@ def fit(
         unlearner.save(out)
         floor = unlearner.noise_floor()
     found = [str(w.message) for w in caught]
-    _warn(found)
-    if as_json:
-        facts = _facts(unlearner) | {"out": str(out), "report": unlearner.report_, "noise_floor": floor}
-        print(json.dumps(facts | {"warnings": found}))
-        return
-    seconds, kind = unlearner.report_["fit_seconds"], unlearner.params["head"]
-    rows = f"{unlearner.n} rows ({unlearner.label}) x {unlearner.d}"
-    typer.echo(f"{unlearner.params['model']} on {rows}, head {kind}, fitted in {seconds:.1f} s")
-    if floor > 0:
-        typer.echo(f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)")
-    typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
+    with told(f"the model is fitted and saved in {out}"):
+        warn(found)
+        if as_json:
+            facts = _facts(unlearner) | {"out": str(out), "report": unlearner.report_, "noise_floor": floor}
+            print(json.dumps(facts | {"warnings": found}))
+            return
+        seconds, kind = unlearner.report_["fit_seconds"], unlearner.params["head"]
+        rows = f"{unlearner.n} rows ({unlearner.label}) x {unlearner.d}"
+        typer.echo(f"{unlearner.params['model']} on {rows}, head {kind}, fitted in {seconds:.1f} s")
+        if floor > 0:
+            typer.echo(
+                f"noise floor: training from another start answers {floor:.1%} of the rows otherwise (no anchor)"
+            )
+        typer.echo(f"saved in {out}; take rows out with `l2ul unlearn {out} --rows ...`")
 
 
 def _facts(unlearner: L2UL) -> dict[str, Any]:
@@ -221,10 +243,10 @@ def unlearn(
     the directory and `l2ul show` say what is due until the next `l2ul unlearn` without it.
     """
     from l2ul_fast.unlearner import L2UL
-    from l2ul_fast.unlearner.artifact.directory import locked, read_header
+    from l2ul_fast.unlearner.artifact import locked, read_header
     from l2ul_fast.unlearner.result import finite
 
-    with _budget(threads), _noted() as caught:
+    with budget(threads), noted() as caught:
         if refresh is not None:
             new = "has no effect any more: what is due is always done" if refresh else "is now --defer"
             warnings.warn(f"--{'' if refresh else 'no-'}refresh {new}", DeprecationWarning, stacklevel=1)
@@ -234,11 +256,13 @@ def unlearn(
         with locked(directory):
             facts = _do(L2UL.load(directory, data), directory, asked)
     facts["warnings"] = _still_true(caught, facts)
-    _warn(facts["warnings"])
-    if as_json:
-        print(json.dumps(finite(facts), allow_nan=False))
-    else:
-        _tell(facts, directory)
+    done = "nothing was left to do" if facts["repeated"] or not asked.rows else f"{facts['r']} row(s) are forgotten"
+    with told(f"{done} and {directory} is saved"):
+        warn(facts["warnings"])
+        if as_json:
+            print(json.dumps(finite(facts), allow_nan=False))
+        else:
+            _tell(facts, directory)
 
 
 def _wanted(
@@ -283,7 +307,7 @@ def _do(u: L2UL, directory: Path, asked: Asked) -> dict[str, Any]:
         result = u.unlearn(wanted, rtol=rtol)
         answer = time.perf_counter() - begin
     due = u.due
-    done = None if defer or due is None else _finish(u, directory, result is not None)
+    done = None if defer or due is None else finish_due(u, directory, result is not None)
     refreshed = time.perf_counter()
     if result is not None or done is not None or u.entries:  # entries: a state of an earlier version was taken over
         u.save(directory, defer=defer, request_id=None if repeated else request_id)
@@ -324,7 +348,7 @@ def _was_done(u: L2UL, wanted: list[int], request_id: str) -> bool:
     return True
 
 
-def _finish(u: L2UL, directory: Path, requested: bool) -> dict[str, Any]:
+def finish_due(u: L2UL, directory: Path, requested: bool) -> dict[str, Any]:
     """Do what is due; what was done, without lists."""
     with progress_bar("finish what is due", LATE) as progress:
         try:

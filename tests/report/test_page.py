@@ -5,10 +5,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from command import l2ul, mistake
 from report_data import ENVIRONMENT, EXHIBITS, FEW, STYLES, before, main_records, write
-from typer.testing import CliRunner
 
-from l2ul_fast.cli.app import app
 from l2ul_fast.cli.report import unmeasured
 from l2ul_fast.errors import UserError
 from l2ul_fast.experiments import runner
@@ -146,7 +145,7 @@ def test_cells_that_the_options_ask_for_and_nobody_measured_are_missing(tmp_path
     for cell in cells[1:]:
         run.append({"schema": 2, "source": "real", "n": 10, "d": 2, "answer_seconds": 1.0, **cell})
     assert unmeasured(str(tmp_path)) == [f"Logistic regression (Fig. 2): 1 of {len(cells)} cells are not measured yet."]
-    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "page")])
+    done = run("report", tmp_path, "--out", tmp_path / "page")
     assert "1 of" in done.stderr
     options.write(tmp_path / "options.json")  # one that nobody here knows: the others are said
     assert len(unmeasured(str(tmp_path))) == 1
@@ -228,13 +227,9 @@ def test_damaged_and_empty_runs_are_one_sentence(tmp_path, content, sentence):
 
 def test_the_command_prints_the_path(tmp_path):
     folder = write(tmp_path / "r", [{"experiment": "new", "value": 1}])
-    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "o")])
-    assert done.exit_code == 0
-    assert done.stdout.strip() == str(tmp_path / "o" / "index.html")
+    assert l2ul("report", folder, "--out", tmp_path / "o").stdout.strip() == str(tmp_path / "o" / "index.html")
     (tmp_path / "file").write_text("")
-    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "file")])
-    assert isinstance(done.exception, UserError)
-    assert "cannot write the report" in str(done.exception)
+    assert "cannot write the report" in mistake("report", folder, "--out", tmp_path / "file")
 
 
 def test_braces_in_text_are_no_placeholders(tmp_path):

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,26 +52,31 @@ def encode_rows(rows: ArrayLike) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True))
 
 
-def decode_rows(text: str, limit: int) -> NDArray[np.int64]:
-    """The row numbers that `encode_rows` wrote, sorted; ValueError for other text or for more than `limit` rows."""
+def ranges_of(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and last row of each range that `encode_rows` wrote, ascending; ValueError for other text."""
     if not _ROWS.fullmatch(text):
         raise ValueError("not a list of row numbers")
     ends = [part.partition("-")[::2] for part in text.split(",")] if text else []
     first = np.array([int(a) for a, _ in ends], dtype=np.int64)
     last = np.array([int(b or a) for a, b in ends], dtype=np.int64)
+    if (last < first).any() or (first[1:] <= last[:-1]).any():
+        raise ValueError("row numbers out of order")
+    return first, last
+
+
+def expand(first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows of ranges."""
     sizes = last - first + 1
-    if (sizes < 1).any() or (first[1:] <= last[:-1]).any() or sum(sizes.tolist()) > limit:
-        raise ValueError("row numbers out of order, or more than there are rows")
     offsets = np.cumsum(sizes) - sizes
     return np.repeat(first - offsets, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
-def _range(text: str) -> tuple[int, int]:
-    """First and last row of a text that `encode_rows` wrote for neighbours."""
-    first, _, last = text.partition("-")
-    if "," in text or not _ROWS.fullmatch(text) or int(last or first) < int(first):
-        raise ValueError("learned rows that are not neighbours")
-    return int(first), int(last or first)
+def decode_rows(text: str, limit: int) -> NDArray[np.int64]:
+    """The row numbers that `encode_rows` wrote, sorted; ValueError for other text or for more than `limit` rows."""
+    first, last = ranges_of(text)
+    if sum((last - first + 1).tolist()) > limit:
+        raise ValueError("row numbers that are more than there are rows")
+    return expand(first, last)
 
 
 def entry(
@@ -116,6 +122,14 @@ def check_request_id(given: Any) -> str:
     if not isinstance(given, str) or not 1 <= len(given) <= 100 or not given.isprintable():
         raise UserError("a request id must be 1 to 100 printable characters")
     return given
+
+
+def check_head(given: str) -> str:
+    """A hash that was noted elsewhere; UserError for what is none."""
+    found = given.strip().lower()
+    if not _DIGEST.fullmatch(found):
+        raise UserError("the noted hash must be 64 hexadecimal digits, as `l2ul ledger head` prints them")
+    return found
 
 
 def _digest(theta: Any) -> str:
@@ -174,9 +188,14 @@ class Ledger:
 
     def forgotten(self) -> NDArray[np.int64]:
         """Sorted numbers of all rows forgotten since the last fit."""
-        start = max((i for i, e in enumerate(self.entries) if e["action"] == "fit"), default=0)
-        parts = [decode_rows(e["rows"], e["r"]) for e in self.entries[start:] if e["action"] == "unlearn"]
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return forgotten_rows(self.entries)
+
+    def position(self, noted: str) -> int:
+        """Index of the line with this hash; DataError where there is none."""
+        for number, line in enumerate(self.lines):
+            if line_digest(line) == noted:
+                return number
+        raise DataError(f"{self.name} was rewritten or cut off: the noted hash {noted[:12]}... is not in it")
 
     def verify(self, noted: str | None = None) -> None:
         """DataError unless the chain is whole, ends at the recorded head and makes sense.
@@ -185,8 +204,8 @@ class Ledger:
         this protects against somebody who rewrites the ledger and artifact.json together.
         """
         self._check_story(self.entries)
-        if noted is not None and noted not in map(line_digest, self.lines):
-            raise DataError(f"{self.name} was rewritten: the noted hash {noted[:12]}... is not in it")
+        if noted is not None:
+            self.position(noted)
 
     def _read_chain(self) -> list[Entry]:
         previous, entries = START, []
@@ -205,7 +224,7 @@ class Ledger:
         """The row counts add up; between two fits a row is forgotten once, and learned rows have new numbers."""
         n: int | None = None
         newest = -1
-        seen: list[NDArray[np.int64]] = []
+        seen: list[tuple[int, int]] = []
         for number, found in enumerate(entries, 1):
             try:
                 if found["action"] not in ACTIONS or type(found["n"]) is not int or found["n"] < 0:
@@ -214,30 +233,37 @@ class Ledger:
                     self._check_once(seen)
                     n, seen, newest = found["n"], [], -1
                 change = 0
+                if found["action"] in ("unlearn", "learn"):
+                    first, last = (ends.tolist() for ends in ranges_of(found["rows"]))
+                    change = sum(last) - sum(first) + len(first)
                 if found["action"] == "unlearn":
-                    rows = decode_rows(found["rows"], found["r"] if n is None else n)
-                    change = -len(rows)
-                    seen.append(rows)
+                    change = -change
+                    seen += zip(first, last, strict=True)
                 elif found["action"] == "learn":
-                    first, last = _range(found["rows"])
-                    change = last - first + 1
-                    if first <= newest:
-                        raise ValueError("new rows with old numbers")
-                    newest = last
+                    if len(first) != 1 or first[0] <= newest:
+                        raise ValueError("learned rows that are no neighbours with new numbers")
+                    newest = last[0]
                 if abs(change) != found.get("r", 0) or (n is not None and found["n"] != n + change):
                     raise ValueError("the row counts do not add up")
                 n = found["n"]
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
+            except (KeyError, TypeError, ValueError) as error:
                 if isinstance(error, DataError):
                     raise
                 raise DataError(f"line {number} of {self.name} makes no sense: {error}") from None
         self._check_once(seen)
 
-    def _check_once(self, seen: list[NDArray[np.int64]]) -> None:
-        ids = np.sort(np.concatenate(seen)) if seen else np.empty(0, np.int64)
-        twice = ids[1:][np.diff(ids) == 0]
-        if twice.size:
-            raise DataError(f"{self.name} makes no sense: row {twice[0]} is forgotten twice")
+    def _check_once(self, seen: list[tuple[int, int]]) -> None:
+        seen = sorted(seen)
+        for (_, last), (first, _) in pairwise(seen):
+            if first <= last:
+                raise DataError(f"{self.name} makes no sense: row {first} is forgotten twice")
+
+
+def forgotten_rows(entries: list[Entry]) -> NDArray[np.int64]:
+    """Sorted numbers of all rows that these entries of a checked ledger forget since the last fit."""
+    start = max((i for i, e in enumerate(entries) if e["action"] == "fit"), default=0)
+    parts = [decode_rows(e["rows"], e["r"]) for e in entries[start:] if e["action"] == "unlearn"]
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
 
 def _parse(line: bytes) -> Entry | None:
