@@ -91,11 +91,13 @@ def compare(
 ) -> None:
     """Tell what got faster, slower, better or worse from run A to run B. Exit code 0: nothing slower or worse, 1:
     something is, 2: the runs cannot be compared."""
+    from l2ul_fast.experiments import registry
     from l2ul_fast.report.compare import compare_runs, summary, table
     from l2ul_fast.report.terminal import console, render
 
     try:
-        found = compare_runs(a, b, min_effect, min_points, alpha)
+        fields = {name: roles for e in registry.load().values() for name, roles in e.roles.items()}
+        found = compare_runs(a, b, min_effect, min_points, alpha, fields)
     except UserError as error:
         stderr.print(f"error: {error}", markup=False)
         raise typer.Exit(2) from None

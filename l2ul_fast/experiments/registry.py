@@ -104,6 +104,12 @@ class Experiment:
         """Names of the fields that tell its records apart."""
         return identity_fields(self.fields)
 
+    @property
+    def roles(self) -> dict[str, dict[str, str]]:
+        """{name of its records: {field of its own: "identity" or "repeat"}}: what `compare` tells cells apart by."""
+        own = {name: field.role for name, field in self.fields.items() if field.role in ("identity", "repeat")}
+        return {name: own for name in (self.name, *self.records) if own}
+
     def numbers(self, profile: str, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """A profile's numbers, some of them replaced.
 

@@ -334,9 +334,8 @@ def open_run(options: Options, folder: Path) -> Run:
     """
     run = Run(folder)
     fields = dict(run.environment.get("fields") or {})
-    for experiment in map(registry.load().__getitem__, options.experiments):
-        own = {name: field.role for name, field in experiment.fields.items() if field.role in ("identity", "repeat")}
-        fields |= {name: own for name in (experiment.name, *experiment.records) if own}
+    for name in options.experiments:
+        fields |= registry.load()[name].roles
     if not run.has(experiment="environment"):
         from l2ul_fast.measure.environment import describe
 

@@ -148,13 +148,21 @@ class Comparison:
 
 
 def compare_runs(
-    a: Path | str, b: Path | str, min_effect: float = 0.10, min_points: float = 0.1, alpha: float = 0.05
+    a: Path | str,
+    b: Path | str,
+    min_effect: float = 0.10,
+    min_points: float = 0.1,
+    alpha: float = 0.05,
+    fields: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Comparison:
-    """Compare run A (before) with run B (after); UserError when they share no cell, or no value of one."""
+    """Compare run A (before) with run B (after); UserError when they share no cell, or no value of one.
+
+    fields: {experiment: {field of its own: "identity" or "repeat"}} for runs that do not say so themselves.
+    """
     folders = [find_run(a), find_run(b)]
     found = [load(folder) for folder in folders]
     machines = [environment_of(f, r) for f, r in zip(folders, found, strict=True)]
-    own = own_fields(*machines)
+    own = own_fields({"fields": fields}, *machines)
     cells = [_cells(records, own) for records in found]
     shared = [key for key in cells[0] if key in cells[1]]
     if not shared:
@@ -163,8 +171,7 @@ def compare_runs(
     warnings = _machine_warnings(*machines)
     changes, unpaired, lost = [], 0, 0
     for key in shared:
-        names = own.get(str(dict(key)["experiment"]), {})
-        pairs = _pairs(cells[0][key], cells[1][key], [name for name, role in names.items() if role == "repeat"])
+        pairs = _pairs(cells[0][key], cells[1][key], _named(own, dict(key)["experiment"], "repeat"))
         unpaired += not pairs
         lost += any(_broken(after) and not _broken(before) for before, after in pairs)
         changes += _changes(dict(key), pairs)
@@ -210,11 +217,17 @@ def own_fields(*environments: Record) -> dict[str, dict[str, str]]:
     return out
 
 
+def _named(own: Mapping[str, Mapping[str, str]], experiment: str, role: str) -> list[str]:
+    """Fields of this role; experiments of one family ("unlearn-rho") have those of the first word."""
+    found = own.get(experiment) or own.get(experiment.split("-")[0]) or {}
+    return [name for name, its in found.items() if its == role]
+
+
 def _cells(records: list[Record], own: Mapping[str, Mapping[str, str]]) -> dict[tuple[Any, ...], list[Record]]:
     """{((field, value), ...): records}: what tells cells apart, where it is known."""
     out: dict[tuple[Any, ...], list[Record]] = {}
     for r in measured(records):
-        names = [*IDENTITY, *(name for name, role in own.get(r["experiment"], {}).items() if role == "identity")]
+        names = (*IDENTITY, *_named(own, r["experiment"], "identity"))
         key = tuple((name, v) for name in names if (v := r.get(name)) is not None)
         try:
             if r["experiment"] != "gate":

@@ -1,6 +1,10 @@
 """One page of a run, drawn once; and pages whose plots cost nothing, for tests of the rest."""
 
+from pathlib import Path
+
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from report_data import EXHIBITS, FEW, STYLES, main_records, other_records, write
 
@@ -18,8 +22,12 @@ def report(tmp_path_factory):
 def undrawn(monkeypatch):
     """Figures are made, and not rendered: that takes most of the time of a page."""
 
-    def savefig(figure, to, **options):
-        to.write("<svg></svg>") if hasattr(to, "write") else to.write_bytes(b"")
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: path.touch())
+    print_png = FigureCanvasAgg.print_png  # matplotlib itself asks for a renderer by it
 
-    monkeypatch.setattr(Figure, "savefig", savefig)
+    def touched(canvas, to, **options):
+        return to.touch() if isinstance(to, Path) else print_png(canvas, to, **options)
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", touched)
+    monkeypatch.setattr(FigureCanvasSVG, "print_svg", lambda canvas, text, **options: text.write("<svg></svg>"))
     monkeypatch.setattr(Figure, "draw_without_rendering", lambda figure: None)

@@ -232,3 +232,12 @@ def test_fields_that_an_experiment_declared_tell_its_cells_apart(tmp_path):
     assert [(c.cell["grid"], c.pairs) for c in found.bad] == [("fine", 5)]
     assert found.bad[0].a == pytest.approx(100, rel=0.01)
     assert "mine grid=fine" in run(a, b).stdout
+
+
+def test_runs_of_before_are_told_apart_by_fields_of_built_in_experiments(tmp_path):
+    """Their run.json names none: `l2ul compare` knows them."""
+    own = {"experiment": "unlearn-reconstruction", "method": "m", "schema": 2, "dataset": "magic"}
+    records = [{**own, "how": how, "seed": k, "seconds": 1.0 + k} for how in ("file", "arrays") for k in range(3)]
+    a, b = write(tmp_path / "a", records), write(tmp_path / "b", records)
+    assert compare_runs(a, b).cells == 1
+    assert "2 cells in both runs" in run(a, b).stdout

@@ -136,11 +136,17 @@ def _cell(c: Cell, first: bool, right: bool) -> str:
 
 def drawing_html(drawing: Drawing, out: Path) -> str:
     """The plot inline, its colours those of the page, and links to its files."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     name = re.sub(r"[^a-z0-9-]+", "-", drawing.name.lower())[:100]
+    figure = drawing.figure
     with drawing_style():  # how text is written to SVG is decided here, not when the figure is made
-        drawing.figure.savefig(text := io.StringIO(), format="svg", metadata={"Date": None})
-        drawing.figure.set_layout_engine("none")  # found once: it takes longer than drawing
-        drawing.figure.savefig(out / f"{name}.png", dpi=140)
+        # by the canvases: savefig draws everything twice
+        FigureCanvasSVG(figure).print_svg(text := io.StringIO(), metadata={"Date": None})
+        figure.set_layout_engine("none")  # found once: it takes longer than drawing
+        figure.set_dpi(140)
+        FigureCanvasAgg(figure).print_png(out / f"{name}.png")
     svg = text.getvalue()
     (out / f"{name}.svg").write_text(svg, encoding="utf-8")
     caption = f"{escape(drawing.caption)} " if drawing.caption else ""
