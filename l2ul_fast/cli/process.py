@@ -1,4 +1,4 @@
-"""What a command owes the process that started it: signals that end it in order, output that arrives or is missed."""
+"""Exit codes, signals and streams: how a command ends that something outside of it fails."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from l2ul_fast.errors import UserError
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM: cleans up as Ctrl-C does."""
+
+    number = signal.SIGTERM
 
 
 @contextlib.contextmanager
@@ -51,12 +53,12 @@ def open_streams() -> None:
 
 def exit_code(stop: KeyboardInterrupt) -> int:
     """128 and the signal's number, as shells have it."""
-    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+    return 128 + getattr(stop, "number", signal.SIGINT)
 
 
 @contextlib.contextmanager
 def one_sentence() -> Iterator[None]:
-    """What ends the block too early is one sentence on standard error and an exit code, never a traceback."""
+    """End the process with one sentence on standard error and an exit code, where the block fails."""
     try:
         yield
         sys.stdout.flush()
