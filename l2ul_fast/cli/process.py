@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from l2ul_fast import extras
 from l2ul_fast.errors import UserError
 
 
@@ -66,7 +67,8 @@ def one_sentence() -> Iterator[None]:
     except UserError as error:
         sentence, code = f"error: {error}", 1
     except ImportError as error:
-        sentence, code = f"error: this needs the package {error.name}: pip install 'l2ul-fast[all]'", 1
+        known = (error.name or "").split(".")[0] in extras.EXTRAS
+        sentence, code = f"error: {extras.sentence(error.name or '') if known else error}", 1
     except MemoryError:
         sentence, code = "error: there is not enough memory", 1
     except KeyboardInterrupt as stop:

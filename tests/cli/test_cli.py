@@ -42,7 +42,7 @@ def test_a_missing_extra_is_one_sentence(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 1
-    assert capsys.readouterr().err == "error: this needs the package typer: pip install 'l2ul-fast[all]'\n"
+    assert capsys.readouterr().err == "error: this needs the package typer: pip install 'l2ul-fast[cli]'\n"
 
 
 def test_bench_kernels_measures_writes_and_goes_on(tmp_path, monkeypatch):
