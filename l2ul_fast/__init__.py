@@ -6,6 +6,9 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
+from l2ul_fast import extras
+
+extras.install()
 __version__ = version("l2ul-fast")
 
 # Imported when first used: each needs an optional extra that the others do not.

@@ -1,4 +1,4 @@
-"""Who shares the work of a fit, seen by those that know nothing of Dask."""
+"""Workers of a fit, as seen by those that know nothing of Dask."""
 
 from __future__ import annotations
 

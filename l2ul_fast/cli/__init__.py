@@ -12,8 +12,10 @@ def main() -> None:
         # OpenBLAS threads spin for 0.1 s after their work and would take a core from the next candidate; 2^23 clock
         # ticks (3 ms) still bridge the gaps inside one candidate. Read when numpy loads, so it is set before.
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "23")
-    try:
+    from l2ul_fast.cli.process import one_sentence, open_streams, terminable
+
+    open_streams()
+    with terminable(), one_sentence():
         from l2ul_fast.cli.app import app
-    except ImportError as error:
-        sys.exit(f"l2ul needs the package {error.name}: pip install 'l2ul-fast[all]'")
-    app()
+
+        app()

@@ -11,23 +11,15 @@ from typer.core import TyperGroup
 
 from l2ul_fast.cli import bench, data, kme, ledger, reconstruct, report, unlearn
 from l2ul_fast.cli.options import stdout
-from l2ul_fast.errors import UserError
+from l2ul_fast.cli.process import one_sentence
 
 
 class Root(TyperGroup):
     """Ends every command that fails with one sentence on standard error."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override] # its base is another in each version
-        try:
+        with one_sentence():
             return super().invoke(ctx)
-        except UserError as error:
-            sentence, code = f"error: {error}", 1
-        except ImportError as error:
-            sentence, code = f"error: this needs the package {error.name}: pip install 'l2ul-fast[all]'", 1
-        except KeyboardInterrupt:
-            sentence, code = "interrupted: nothing half-written was kept", 130
-        typer.echo(sentence, err=True)
-        raise typer.Exit(code)
 
 
 app = typer.Typer(

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from l2ul_fast.cli.options import parse_names, parse_settings, parse_words, progress_bar, stderr, stdout, thread_list
+from l2ul_fast.cli.process import exit_code
 from l2ul_fast.errors import UserError
 
 ALL = "Every figure and table of the paper in one run, then the report."
@@ -172,11 +173,11 @@ def _run(
         try:
             with progress_bar() as progress, redirect_stdout(sys.stderr):
                 summary = runner.measure_all(plan, run, jobs, progress)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             program = sys.argv[0] if Path(sys.argv[0]).name == "l2ul" else "l2ul"
             words = shlex.join([program, *(word for word in sys.argv[1:] if word != "--overwrite")])
             stderr.print(f"stopped: {len(run.refresh()):,} records are kept in {run.path}; to go on: {words}")
-            raise typer.Exit(130) from None
+            raise typer.Exit(exit_code(stop)) from None
     _show(run, as_json, bool(missing))
     text = f"measured {summary.new:,} cells in {time.time() - begin:.0f} s" if missing else "nothing was missing"
     stderr.print(f"{text}; {summary.known:,} were there before; records: {run.path}")
