@@ -84,7 +84,7 @@ def told(what: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
         with contextlib.suppress(OSError):
-            typer.echo(f"error: {what}, but that could not be printed ({error.strerror})", err=True)
+            typer.echo(f"error: {what}, but standard output could not be written ({error.strerror})", err=True)
         raise typer.Exit(DONE_UNTOLD) from None
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def prepared(tmp_path_factory):
     prepare(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "EXPERIMENTS", dict(registry.load()))
-        patch.setattr(import_module("l2ul_fast.datasets.text.fetch"), "fetch", lambda name, raw, _: find_raw(name, raw))
+        patch.setattr("l2ul_fast.datasets.fetch", lambda name, raw, _: find_raw(name, raw))
         patch.chdir(folder)
         l2ul(*USES["bench"].replace("new-run", "run").split())
         yield folder
