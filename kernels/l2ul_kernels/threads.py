@@ -78,8 +78,8 @@ def parallel_entry() -> Iterator[None]:
     global _safe_layer
     if _orphan:
         raise RuntimeError(
-            "this process was forked after its parent had used several threads, which GNU OpenMP does not survive: start "
-            'it with multiprocessing.get_context("spawn"), or fork before the first fit'
+            "this process was forked after its parent had used several threads, which GNU OpenMP does not survive: "
+            'start it with multiprocessing.get_context("spawn"), or fork before the first fit'
         )
     if _safe_layer:
         yield

@@ -1,6 +1,7 @@
 """L2UL with the expansion: what a request must and must not change, who is refused and how, what a result is."""
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -384,6 +385,28 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
 def test_bad_options_are_one_sentence(match, options):
     with refused(match):
         L2UL(**options)
+
+
+ODD = (None, "1e-3", 1j, np.ones(2), np.zeros((2, 2)), [1], {}, b"x", float("nan"), -1, 10**30, 10.5, object(), "a\nb")
+
+
+@pytest.mark.parametrize("name", inspect.signature(L2UL).parameters)
+def test_options_of_odd_types_are_taken_or_one_sentence(name):
+    default = inspect.signature(L2UL).parameters[name].default
+    for value in ODD:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                kept = L2UL(**{name: value}).params.get(name)
+            except UserError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                assert len(str(error)) < 300  # noqa: PT017
+            else:
+                assert name in ("anchor", "lam", "prior") or value is None or isinstance(kept, type(default) | int)
+    for name, value in (("robust", "no"), ("store_rows", "False"), ("robust", np.ones(2)), ("model", np.array(["lr"]))):
+        with refused(name):
+            L2UL(**{name: value})
+    assert L2UL(robust=np.True_).params["robust"] is True
 
 
 @pytest.mark.parametrize("anchor", [np.zeros(6), np.full(7, np.nan), np.zeros((7, 1)), [], 0.0])
