@@ -172,7 +172,7 @@ class L2UL:
         report = progress or (lambda what, done, total: None)
         with self._lock:
             columns, labels = (None, None) if y is None else (columns_of(X), RowLabels.of(X))
-            paired(X, y)
+            paired(X, y=y, sample_weight=sample_weight)
             table, store, size = self._open(X, y, sample_weight, part)
             start = time.perf_counter()
             fitted = fitting.fit(self.params, table, size, report, workers_of(client))
@@ -311,10 +311,10 @@ class L2UL:
         if rtol is not None:
             rtol = self._checked_rtol(rtol)
         with self._lock:
-            head, store = self.head, self.store
-            plain = X is None and y is None and store.in_memory and head.exact_sums
-            row = _single(rows) if plain and (self.labels is None or not self.labels.unsure) else None
-            if row is None or labels is not None:
+            head, store, known = self.head, self.store, self.labels
+            plain = X is None and y is None and labels is None and store.in_memory and head.exact_sums
+            row = _single(rows) if plain and (known is None or not known.unsure) else None
+            if row is None:
                 ids = self._take_out(rows, X, y, labels)
                 if ids.size:
                     self.n -= ids.size
@@ -324,8 +324,8 @@ class L2UL:
             code, theta, error, due = head.forget_row(row, store, self.status)
             if code != DONE:
                 self._refuse(code, np.array([row]))
-            if self.labels is not None:
-                self.labels.erase(row)
+            if known is not None:
+                known.erase(row)
             self.n -= 1
             self._log.append((row, self.n, time.time()))
             if rtol is not None or (error is not None and error > UNTRUSTED):
@@ -423,7 +423,7 @@ class L2UL:
             if not self.store.can_grow:
                 raise UserError("rows cannot be added to a model that was fitted on a file: fit again")
             rows = self.checked(X)  # says so where there is no fit
-            paired(X, y)
+            paired(X, y=y, sample_weight=sample_weight)
             _, labels = self._labels(y, self.classes_)
             weights = _checked_weights(sample_weight, len(rows))
             if len(rows) != len(labels):
@@ -481,7 +481,8 @@ class L2UL:
     def noise_floor(self) -> float:
         """Share of the rows that one more training from another start answers otherwise; 0 where training is a
         function of the data (linear models, the anchored MLP). Unlearning cannot be judged below it."""
-        return fitting.noise_floor(self)
+        with self._lock:
+            return fitting.noise_floor(self)
 
     def refresh(
         self, reanchor: bool | None = None, progress: Progress | None = None, client: Any = None
@@ -555,18 +556,18 @@ class L2UL:
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities (n, C) of rows as the model sees them (rows of a file: standardised)."""
-        model, theta, rows = self._seen(X)
+        model, _, theta, rows = self._seen(X)
         return class_probabilities(model, theta, rows)
 
-    def _seen(self, X: Any) -> tuple[Any, NDArray[np.float64], NDArray[Any]]:
-        """(model, theta, rows X as it wants them) of one moment."""
+    def _seen(self, X: Any) -> tuple[Any, list[Any], NDArray[np.float64], Any]:
+        """(model, classes, theta) of one moment, and X with its columns in the order of the fit."""
         with self._lock:
-            return self.model, self.theta, self.checked(X)
+            model, classes, theta, columns = self.model, self.classes_, self.theta, self.columns
+        return model, classes, theta, in_order(X, columns)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The likeliest class, or the expected target, of each row of X (n, d)."""
-        model, theta, rows = self._seen(X)
-        return predictions(model, self.classes_, theta, rows)
+        return predictions(*self._seen(X))
 
     # Disk and copies -------------------------------------------------------------------------------------------------
 

@@ -314,9 +314,10 @@ def _named(names: Sequence[str]) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {shown}"
 
 
-def paired(X: Any, y: Any) -> None:
-    """UserError where y has the labels of X in another order: rows and targets are paired by position."""
-    if not _is_frame(X) or not hasattr(y, "iloc") or len(X.index) != len(y.index) or X.index.equals(y.index):
-        return
-    if Counter(X.index.tolist()) == Counter(y.index.tolist()):
-        raise UserError("y has the labels of X in another order: give y.loc[X.index], or arrays")
+def paired(X: Any, **others: Any) -> None:
+    """UserError where targets or weights have the labels of X in another order: they are paired by position."""
+    for name, values in others.items():
+        if not _is_frame(X) or not _is_frame(values) or len(X) != len(values) or X.index.equals(values.index):
+            continue
+        if Counter(X.index.tolist()) == Counter(values.index.tolist()):
+            raise UserError(f"{name} has the labels of X in another order: give {name}.loc[X.index], or arrays")

@@ -72,7 +72,7 @@ def unlearn_estimator(estimator: Any, X: ArrayLike, y: ArrayLike, rows: ArrayLik
 def _split(estimator: Any, X: ArrayLike, y: ArrayLike, rows: ArrayLike) -> tuple[Rows, NDArray[np.bool_], Any]:
     """((X, class indices), mask of the rows that stay, the others' numbers), all checked."""
     names = getattr(estimator, "feature_names_in_", None)
-    paired(X, y)
+    paired(X, y=y)
     data = check_rows(in_order(X, None if names is None else tuple(names)), int(estimator.n_features_in_))
     classes, labels = class_indices(y, np.asarray(estimator.classes_).tolist())
     if len(data) != len(labels):

@@ -239,6 +239,8 @@ def test_targets_in_another_order_than_the_rows_are_refused():
     for who in (L2UL().fit, fitted(PEOPLE).learn):
         with refused("the labels of X in another order"):
             who(frame(PEOPLE), y[::-1])
+    with refused("sample_weight has the labels of X in another order"):
+        L2UL().fit(frame(PEOPLE), y, pandas.Series(1.0, index=PEOPLE[::-1]))
     assert state_of(L2UL().fit(frame(PEOPLE), y)) == state_of(fitted())
 
 
