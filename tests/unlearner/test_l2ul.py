@@ -639,6 +639,22 @@ def test_columns_without_values_and_far_from_the_origin():
     np.testing.assert_array_equal(fitted().unlearn([3]).theta, fitted().unlearn([3]).theta)
 
 
+@models
+@pytest.mark.parametrize("scales", [(1.0, 1e8), (1e-8, 1.0), (1e-5, 1e5)], ids=str)
+def test_features_on_scales_far_apart_converge(model, scales):
+    data, labels = data_for(model)
+    units = np.append(np.geomspace(*scales, 4), 1.0)
+    data = (data + 1) * units[:4]
+    labels = labels.astype(np.uint8) if model == "lr" else labels
+    u = L2UL(model, anchor="optimum").fit(data, labels)
+    for rows in ([], [3], [4, 5, 6]):
+        assert u.unlearn(rows).error < 0.2
+        u.refresh()
+        stay = u.status == PRESENT
+        gradient = u.model.data_gradient(u.theta, data[stay], labels[stay]) + u.model.penalty_gradient(u.theta)
+        assert np.abs(gradient / units).max() < 1e-7  # in the columns' own units
+
+
 def test_the_given_arrays_are_never_changed():
     data, labels = logistic_data()
     weights = np.random.default_rng(0).uniform(0.5, 1, 2000)
