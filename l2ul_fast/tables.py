@@ -53,16 +53,8 @@ class Table(Protocol):
 
 def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[Any], NDArray[np.uint8]]:
     """(classes in ascending order, index of each label (n,) uint8); DataError for labels that are not classes."""
-    refuse_mask("labels", y)
-    try:
-        labels = np.asarray(y)
-        found = np.unique(labels)
-    except (TypeError, ValueError):
-        raise DataError("labels must be a list of numbers or of words") from None
-    if labels.ndim != 1:
-        raise DataError(f"labels must be a list, got {labels.ndim} dimensions")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise DataError("a label is NaN or infinite")
+    labels = _plain_labels(y)
+    found = np.unique(labels)
     known = found if classes is None else np.asarray(classes)
     if len(known) > MOST_CLASSES:
         raise DataError(f"there are {len(known)} classes, at most {MOST_CLASSES} are supported")
@@ -70,6 +62,35 @@ def class_indices(y: ArrayLike, classes: list[Any] | None = None) -> tuple[list[
     if unknown.size:
         raise DataError(f"label {unknown[0]} is not one of the model's classes {known.tolist()}")
     return known.tolist(), np.searchsorted(known, labels).astype(np.uint8)
+
+
+def _plain_labels(y: ArrayLike) -> NDArray[Any]:
+    """(n,) numbers, truth values or words: what a saved state can hold."""
+    refuse_mask("labels", y)
+    try:
+        labels = np.asarray(y)
+        if labels.dtype.kind == "O" or (labels.dtype.kind == "U" and isinstance(y, list | tuple)):
+            values = labels.tolist() if labels.dtype.kind == "O" else list(y)  # type: ignore[arg-type]
+            words = [isinstance(value, str) for value in values]
+            labels = np.asarray(labels, str) if all(words) else np.array([] if any(words) else values)
+            if any(words) and not all(words):
+                raise DataError("labels must be numbers or words, not both")
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"labels must be a list of numbers or of words: {first_line(error)}") from None
+    if labels.ndim != 1:
+        raise DataError(f"labels must be a list, got {labels.ndim} dimensions")
+    if labels.dtype.kind not in "biufU":
+        raise DataError(f"labels must be numbers or words, got {labels.dtype}: name the classes otherwise")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise DataError("a label is NaN or infinite")
+    return labels
+
+
+def first_line(error: BaseException) -> str:
+    """The message of somebody else's exception, as a part of one sentence."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def refuse_mask(name: str, values: Any) -> None:
@@ -86,8 +107,8 @@ def check_rows(X: ArrayLike, d: int | None = None) -> NDArray[Any]:
         if rows.dtype.kind not in "fiubO":
             raise TypeError(f"got {rows.dtype}")
         rows = rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"X must hold numbers, in rows of equal length: {error}") from None
+    except Exception as error:  # whatever __array__ raises
+        raise DataError(f"X must hold numbers, in rows of equal length: {first_line(error)}") from None
     if rows.ndim != 2 or (d is not None and rows.shape[1] != d):
         raise DataError(f"X must have shape (n, {d if d is not None else 'd'}), got {rows.shape}")
     bad = ~np.isfinite(rows).all(axis=1)

@@ -13,6 +13,17 @@ import numba
 
 _launch = threading.Lock()
 _safe_layer = False
+#: Whether this process was forked from one that had used GNU OpenMP: its next parallel kernel would end it.
+_orphan = False
+
+
+def _forked() -> None:
+    global _launch, _orphan
+    _launch, _orphan = threading.Lock(), _orphan or _layer() == "omp"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def available_cores() -> int:
@@ -65,6 +76,11 @@ def parallel_entry() -> Iterator[None]:
     Which layer it is, is only known after the first launch, so first launches queue here as well.
     """
     global _safe_layer
+    if _orphan:
+        raise RuntimeError(
+            "this process was forked after its parent had used several threads, which GNU OpenMP does not survive: "
+            'start it with multiprocessing.get_context("spawn"), or fork before the first fit'
+        )
     if _safe_layer:
         yield
         return

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import ArrayTable, Table
+from l2ul_fast.unlearner.rows import row_numbers
 
 Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -125,10 +126,7 @@ class Baseline:
     def _ids(self, forget: ArrayLike) -> Ids:
         if not hasattr(self, "table"):
             raise UserError(f"{self.name} must be prepared before it can unlearn")
-        ids = np.asarray(forget)
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise UserError("the rows to forget must be a list of row numbers")
-        ids = np.sort(ids.astype(np.int64))
+        ids = np.sort(row_numbers(forget, self._present.size))
         if ids.size and (ids[0] < 0 or ids[-1] >= self._present.size):
             raise UserError(f"row {ids[0] if ids[0] < 0 else ids[-1]} does not exist")
         if not self._present[ids].all():

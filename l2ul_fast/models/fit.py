@@ -119,7 +119,7 @@ def newton(
     while norm > tol and steps < max_steps:
         if progress:
             progress(steps, norm)
-        step = _solve(hessian if gauge is None else hessian + gauge, gradient)
+        step = solve_definite(hessian if gauge is None else hessian + gauge, gradient)
         # a value near zero may be what is left of large terms
         slope, t, noise = float(gradient @ step), 1.0, 1e-14 * max(abs(value), 1.0)
         while True:
@@ -138,12 +138,12 @@ def newton(
     converged = norm <= tol
     if not converged and tol >= LEAST_TOL and np.isfinite(norm):
         # rounding alone may keep the gradient of columns of very large values above tol
-        step = _solve(hessian if gauge is None else hessian + gauge, gradient)
+        step = solve_definite(hessian if gauge is None else hessian + gauge, gradient)
         converged = bool(np.abs(step).max() <= SMALL_STEP * np.abs(theta).max())
     return Fit(theta, norm, steps, converged, hessian, value)
 
 
-def _solve(matrix: Float, vector: Float) -> Float:
+def solve_definite(matrix: Float, vector: Float) -> Float:
     """Solve with a ridge where rounding made the matrix indefinite."""
     ridge, scale = 0.0, float(np.trace(matrix)) / len(matrix)
     for _ in range(20):

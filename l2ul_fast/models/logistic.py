@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, softmax_rows, weighted
+from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, softmax_rows, solve_definite, weighted
 from l2ul_fast.models.linear import LinearModel
 from l2ul_kernels.linear import logistic, softmax
 
@@ -151,7 +151,13 @@ class LogisticModel(LinearModel):
             if norm <= tol:
                 return Fit(begin, norm, passes - 1, True, None, float("nan"))
         fit = newton(objective, begin, tol, gauge=gauge, progress=progress)
-        if not fit.converged and not (tol == 0.0 and fit.gradient_norm <= ROUNDING):
+
+        def down_to_rounding() -> bool:
+            """Whether no more than rounding is left to gain, whatever the units of the columns."""
+            _, g, H = objective(fit.theta)
+            return float(g @ solve_definite(H if gauge is None else H + gauge, g)) <= ROUNDING**2
+
+        if not fit.converged and not (tol == 0.0 and (fit.gradient_norm <= ROUNDING or down_to_rounding())):
             raise UserError(
                 f"logistic regression did not converge: after {fit.steps} Newton steps the gradient norm is "
                 f"{fit.gradient_norm:.1e}, not below {tol:.1e}; standardise the features or raise lam"

@@ -20,7 +20,7 @@ from l2ul_fast.resnet.matching import Design, Strength, Targets, least_push, pra
 from l2ul_fast.resnet.model import ResNet18, arrays_of, copy_of, flat, network_of
 from l2ul_fast.unlearner.artifact.directory import load_artifact, read_ledger, save_artifact
 from l2ul_fast.unlearner.artifact.ledger import entry
-from l2ul_fast.unlearner.requests import checked_ids
+from l2ul_fast.unlearner.rows import row_numbers
 
 
 class NetworkUnlearner:
@@ -69,7 +69,7 @@ class NetworkUnlearner:
 
     def unlearn(self, rows: ArrayLike) -> ResNet18:
         """Take rows out: the network that now stands for the rows that stay (`self.network`, changed in place)."""
-        ids = checked_ids(rows)
+        ids = np.sort(row_numbers(rows, self.gone.size))
         if not ids.size:
             return self.network
         if ids[0] < 0 or ids[-1] >= self.gone.size or (np.diff(ids) == 0).any():

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
-from l2ul_fast.tables import ArrayTable, Table, check_rows, class_indices, refuse_mask
+from l2ul_fast.tables import ArrayTable, Table, check_rows, class_indices, first_line, refuse_mask
 from l2ul_fast.unlearner import fit as fitting
 from l2ul_fast.unlearner.artifact import saving
 from l2ul_fast.unlearner.artifact.ledger import entry
@@ -24,6 +24,7 @@ from l2ul_fast.unlearner.heads.base import OutOfScale, Report, Rows
 from l2ul_fast.unlearner.options import NUMBERS, Options, current_head
 from l2ul_fast.unlearner.requests import refuse, resolve_rows, rows_of
 from l2ul_fast.unlearner.result import UNTRUSTED, RetrainInstead, Unlearned, class_probabilities, finite, predictions
+from l2ul_fast.unlearner.rows import RowLabels, columns_of, in_order, paired
 from l2ul_fast.unlearner.store import ArrayStore, FileStore, NoStore, Store
 from l2ul_fast.workers import workers_of
 from l2ul_kernels.request.claims import DONE, EMPTY, FOREIGN, FORGOTTEN, PRESENT, claim, release
@@ -93,6 +94,9 @@ class L2UL:
     label: str
     classes_: list[Any]
     report_: dict[str, Any]
+    #: Names of the columns, and labels of the rows, of the frame it was fitted on.
+    columns: tuple[str, ...] | None = None
+    labels: RowLabels | None = None
 
     def __init__(
         self,
@@ -155,6 +159,9 @@ class L2UL:
 
         Parameters
         ----------
+        X : array, frame or path
+            The columns of a frame (pandas, polars) are known by their names afterwards, wherever rows are given, and
+            the rows of a pandas frame by the labels of its index.
         sample_weight : (n,) array, optional
             Weights of the rows, at least 0; a row of weight 0 counts as one that is not there.
         progress : callable, optional
@@ -164,11 +171,13 @@ class L2UL:
         """
         report = progress or (lambda what, done, total: None)
         with self._lock:
+            columns, labels = (None, None) if y is None else (columns_of(X), RowLabels.of(X))
+            paired(X, y=y, sample_weight=sample_weight)
             table, store, size = self._open(X, y, sample_weight, part)
             start = time.perf_counter()
             fitted = fitting.fit(self.params, table, size, report, workers_of(client))
             # only now: a fit that fails leaves the object as it was
-            self.store, self.head = store, fitted.head
+            self.store, self.head, self.columns, self.labels = store, fitted.head, columns, labels
             self.status = np.full(size, FOREIGN, np.uint8)
             self.status[table.ids()] = PRESENT
             self.classes_, self.n, self.d, self.label = table.classes, table.n, table.d, table.label
@@ -231,8 +240,8 @@ class L2UL:
         refuse_mask("y", y)
         try:
             targets = np.array(y, np.float64)
-        except (TypeError, ValueError):
-            raise UserError("y must hold numbers") from None
+        except Exception as error:
+            raise UserError(f"y must hold numbers: {first_line(error)}") from None
         if targets.ndim != 1 or not np.isfinite(targets).all():
             raise UserError("y must be a list of finite numbers")
         if self.params["model"] == "poisson" and (targets < 0).any():
@@ -268,17 +277,27 @@ class L2UL:
     # Requests --------------------------------------------------------------------------------------------------------
 
     def unlearn(
-        self, rows: ArrayLike | None = None, X: Any = None, y: ArrayLike | None = None, *, rtol: float | None = None
+        self,
+        rows: Any = None,
+        X: Any = None,
+        y: ArrayLike | None = None,
+        *,
+        labels: Any = None,
+        rtol: float | None = None,
     ) -> Unlearned:
-        """Take rows out of the model: numbers of rows of D, or the rows themselves (X, y), or both.
+        """Take rows out of the model: numbers or labels of rows of D, or the rows themselves (X, y), or both.
 
         theta, n, sums and all that depends on them change here and now; `save` makes it durable.
 
         Parameters
         ----------
-        rows : (r,) row numbers, optional
+        rows : (r,) row numbers, or a mask, optional
+            Whole numbers are positions in what was fitted; as many truth values as rows are a mask. A pandas Index or
+            Series names labels of the fitted frame's index; a boolean one is a mask by its own labels.
         X, y : (r, d) and (r,) arrays, optional
             The rows themselves; needed with `store_rows=False`.
+        labels : (r,) labels of the fitted frame's index, optional
+            Instead of rows. A label of several rows means all of them, with a warning.
         rtol : float, optional
             Largest estimated error that is accepted; what it takes is done, a pass over the data or a new expansion.
             None never leaves the instant answer.
@@ -292,10 +311,11 @@ class L2UL:
         if rtol is not None:
             rtol = self._checked_rtol(rtol)
         with self._lock:
-            head, store = self.head, self.store
-            row = _single(rows) if X is None and y is None and store.in_memory and head.exact_sums else None
+            head, store, known = self.head, self.store, self.labels
+            plain = X is None and y is None and labels is None and store.in_memory and head.exact_sums
+            row = _single(rows) if plain and (known is None or not known.unsure) else None
             if row is None:
-                ids = self._take_out(rows, X, y)
+                ids = self._take_out(rows, X, y, labels)
                 if ids.size:
                     self.n -= ids.size
                     self._log.append((ids, self.n, time.time()))
@@ -304,12 +324,14 @@ class L2UL:
             code, theta, error, due = head.forget_row(row, store, self.status)
             if code != DONE:
                 self._refuse(code, np.array([row]))
+            if known is not None:
+                known.erase(row)
             self.n -= 1
             self._log.append((row, self.n, time.time()))
             if rtol is not None or (error is not None and error > UNTRUSTED):
                 return self._answer(np.array([row]), rtol)
             theta.flags.writeable = False
-            return Unlearned(theta, row, self.n, error, head.tier, due, head.model, self.classes_)
+            return Unlearned(theta, row, self.n, error, head.tier, due, head.model, self.classes_, self.columns)
 
     def _answer(self, ids: NDArray[np.int64], rtol: float | None) -> Unlearned:
         """Refine a request that was done, if asked to, and describe it."""
@@ -328,7 +350,7 @@ class L2UL:
         if error is not None and error > UNTRUSTED:
             distance = f"estimated distance to a retrained model is {error:.2g} times what retraining changes"
             warnings.warn(RetrainInstead(f"the answer's {distance}: {head.advice}"), stacklevel=3)
-        return Unlearned(self.theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_)
+        return Unlearned(self.theta, ids, self.n, error, head.tier, head.due, head.model, self.classes_, self.columns)
 
     def _checked_rtol(self, rtol: Any) -> float:
         """A tolerance that can be asked for, before any row has left."""
@@ -338,9 +360,9 @@ class L2UL:
             return float(rtol)
         raise UserError(f"rtol must be a number of at least 0, got {rtol!r}")
 
-    def _take_out(self, rows: ArrayLike | None, X: Any, y: ArrayLike | None) -> NDArray[np.int64]:
+    def _take_out(self, rows: Any, X: Any, y: ArrayLike | None, labels: Any) -> NDArray[np.int64]:
         """Any request but its note: the numbers of the rows, ascending."""
-        request = resolve_rows(self, rows, X, y)
+        request = resolve_rows(self, rows, X, y, labels)
         ids = request.ids
         if not ids.size:
             return ids
@@ -355,6 +377,8 @@ class L2UL:
             release(ids, self.status)
             raise
         self.store.erase(ids)
+        if self.labels is not None:
+            self.labels.erase(ids)
         return ids
 
     def _keep_classes(self, y: NDArray[Any], ids: NDArray[np.int64]) -> None:
@@ -398,7 +422,8 @@ class L2UL:
         with self._lock:
             if not self.store.can_grow:
                 raise UserError("rows cannot be added to a model that was fitted on a file: fit again")
-            rows = check_rows(X, self.model.d)  # says so where there is no fit
+            rows = self.checked(X)  # says so where there is no fit
+            paired(X, y=y, sample_weight=sample_weight)
             _, labels = self._labels(y, self.classes_)
             weights = _checked_weights(sample_weight, len(rows))
             if len(rows) != len(labels):
@@ -430,6 +455,8 @@ class L2UL:
                 self.status = before
                 self.store.cut(before.size)
                 raise
+            if self.labels is not None:
+                self.labels = self.labels.extended(X, before.size, len(rows))
             self.n += len(rows)
             self._log.append((-1 - ids, self.n, time.time()))
             table = self.retained()
@@ -454,7 +481,8 @@ class L2UL:
     def noise_floor(self) -> float:
         """Share of the rows that one more training from another start answers otherwise; 0 where training is a
         function of the data (linear models, the anchored MLP). Unlearning cannot be judged below it."""
-        return fitting.noise_floor(self)
+        with self._lock:
+            return fitting.noise_floor(self)
 
     def refresh(
         self, reanchor: bool | None = None, progress: Progress | None = None, client: Any = None
@@ -518,22 +546,28 @@ class L2UL:
 
         A model that was fitted on a file sees them standardised, one that was fitted on arrays as they are.
         """
-        rows = check_rows(X, self.model.d)
-        return self.store.standardise(rows)
+        return self.store.standardise(self.checked(X))
+
+    def checked(self, X: Any) -> NDArray[Any]:
+        """Rows X (k, d) as finite numbers, the columns of a frame in the order of the fit."""
+        return check_rows(in_order(X, self.columns), self.model.d)
 
     # Model -----------------------------------------------------------------------------------------------------------
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Class probabilities (n, C) of rows as the model sees them (rows of a file: standardised)."""
-        with self._lock:
-            theta = self.theta
-        return class_probabilities(self.model, theta, X)
+        model, _, theta, rows = self._seen(X)
+        return class_probabilities(model, theta, rows)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest class, or the expected target, of each row of X (n, d)."""
+    def _seen(self, X: Any) -> tuple[Any, list[Any], NDArray[np.float64], Any]:
+        """(model, classes, theta) of one moment, and X with its columns in the order of the fit."""
         with self._lock:
-            theta = self.theta
-        return predictions(self.model, self.classes_, theta, X)
+            model, classes, theta, columns = self.model, self.classes_, self.theta, self.columns
+        return model, classes, theta, in_order(X, columns)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class, or the expected target, of each row of X (n, d)."""
+        return predictions(*self._seen(X))
 
     # Disk and copies -------------------------------------------------------------------------------------------------
 
@@ -544,12 +578,12 @@ class L2UL:
         later, and into the directory this was loaded from or saved to writes only the latest requests (a journal).
         """
         with self._lock:
-            saving.save(self, Path(directory), defer=defer, request_id=request_id)
+            saving.save(self, _path(directory), defer=defer, request_id=request_id)
 
     @classmethod
     def load(cls, directory: str | Path, data: str | Path | None = None) -> L2UL:
         """Read a saved state; `data` names the dataset file if it has moved."""
-        return saving.load(cls, Path(directory), data)
+        return saving.load(cls, _path(directory), data)
 
     def copy(self) -> L2UL:
         """An independent unlearner in the same state."""
@@ -574,6 +608,12 @@ class L2UL:
         return "head" in self.__dict__
 
 
+def _path(directory: Any) -> Path:
+    if not isinstance(directory, str | Path) or "\0" in str(directory):
+        raise UserError(f"a directory must be a path, got {directory!r}")
+    return Path(directory)
+
+
 def _single(rows: Any) -> int | None:
     """The number of the only row that is named by a list of one plain int, else None."""
     if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and -1 <= rows[0] < 2**62:
@@ -588,8 +628,8 @@ def _checked_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64] |
     refuse_mask("sample_weight", weights)
     try:
         found = np.array(weights, np.float64)
-    except (TypeError, ValueError):
-        raise UserError("sample_weight must hold numbers") from None
+    except Exception as error:
+        raise UserError(f"sample_weight must hold numbers: {first_line(error)}") from None
     if found.shape != (n,):
         raise UserError(f"sample_weight must have {n} numbers, one for each row, got shape {found.shape}")
     if not np.isfinite(found).all() or (found < 0).any():

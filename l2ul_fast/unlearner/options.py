@@ -56,9 +56,9 @@ class Options:
     lam: float = option(1e-3, "Penalty, in units of the mean loss.")
     psi: int | None = option(None, "Seeds per partition (default: 64 for kme, else 4).", low=2, high=4096, none=True)
     t: int = option(100, "Partitions.", low=1, high=10**6)
-    m: int = option(1000, "Training pairs.", low=1)
+    m: int = option(1000, "Training pairs.", low=1, high=10**7)
     s: int | None = option(None, "Rows per pair; default by the size of the data.", low=20, none=True)
-    hidden: int = option(10, "Hidden units of the MLP.", low=1)
+    hidden: int = option(10, "Hidden units of the MLP.", low=1, high=10**6)
     anchor_rows: int | None = option(
         None, "Anchor rows of the MLP (default: a fifth); 0: plain training.", low=0, none=True
     )
@@ -73,7 +73,7 @@ class Options:
             raise UserError(f'the model "{self.model}" has the head "expansion" only, got {self.head!r}')
         found["anchor"] = _checked_anchor(self.anchor)
         if not (isinstance(self.lam, Real) and not isinstance(self.lam, bool) and self.lam > 0 and isfinite(self.lam)):
-            raise UserError(f"lam must be positive, got {self.lam!r}")
+            raise UserError(f"lam must be positive, got {_shown(self.lam)}")
         found["lam"] = float(self.lam)
         if self.psi is None:
             found["psi"] = 64 if self.head == "kme" else 4
@@ -85,46 +85,57 @@ class Options:
 
 def _checked(name: str, value: Any, default: Any, facts: Mapping[str, Any]) -> Any:
     """`value` as the option's facts have it; UserError otherwise."""
-    if "choices" in facts and value not in facts["choices"]:
-        raise UserError(f"{name} must be one of {', '.join(facts['choices'])}, got {value!r}")
+    if "choices" in facts and not (isinstance(value, str) and value in facts["choices"]):
+        raise UserError(f"{name} must be one of {', '.join(facts['choices'])}, got {_shown(value)}")
     if isinstance(default, bool):
+        if not isinstance(value, int) and type(value).__name__ not in ("bool", "bool_"):  # or NumPy's
+            raise UserError(f"{name} must be True or False, got {_shown(value)}")
         return bool(value)
     if "low" not in facts or (value is None and facts.get("none")):
         return value
     try:
         found = operator.index(value)
-    except TypeError:
-        raise UserError(f"{name} must be a whole number, got {value!r}") from None
+    except Exception:
+        raise UserError(f"{name} must be a whole number, got {_shown(value)}") from None
     low, high = facts["low"], facts.get("high")
     if found < low or (high is not None and found > high):
         raise UserError(f"{name} must be at least {low}{'' if high is None else f' and at most {high}'}, got {found}")
     return found
 
 
+def _shown(value: Any) -> str:
+    """A value of any kind as a part of one sentence."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
+
+
 def _checked_anchor(anchor: Any) -> str | list[float]:
     if isinstance(anchor, str):
         if anchor not in ANCHORS:
-            raise UserError(f'anchor must be "grid", "optimum" or parameters, got {anchor!r}')
+            raise UserError(f'anchor must be "grid", "optimum" or parameters, got {_shown(anchor)}')
         return anchor
     import numpy as np
 
     try:
         found: list[float] = np.array(anchor, np.float64).tolist()
-    except (TypeError, ValueError):
+    except Exception:
         raise UserError('anchor must be "grid", "optimum" or a list of parameters') from None
     return found
 
 
 def current_head(head: str, prior: str | None) -> str:
     """The head by its present name; a DeprecationWarning of the caller's caller for older ones."""
-    now = OLD_HEADS.get(head, head)
+    now = OLD_HEADS.get(head, head) if isinstance(head, str) else head
     if prior is not None:
-        if prior not in ("newton", "none"):
-            raise UserError(f'prior must be "newton" or "none", got {prior!r}')
+        if not isinstance(prior, str) or prior not in ("newton", "none"):
+            raise UserError(f'prior must be "newton" or "none", got {_shown(prior)}')
         if now == "expansion":
             now = "learned" if prior == "none" else "expansion"
             warnings.warn(f'prior={prior!r} is now head="{now}"', DeprecationWarning, stacklevel=3)
             return now
-    if now != head:
+    if now is not head:
         warnings.warn(f'head={head!r} is now head="{now}"', DeprecationWarning, stacklevel=3)
     return now

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import check_rows
+from l2ul_fast.unlearner.rows import in_order
 
 
 def finite(value: Any) -> Any:
@@ -58,7 +59,7 @@ class Unlearned:
         Why `refresh` should follow.
     """
 
-    __slots__ = ("_classes", "_model", "_rows", "due", "error", "n", "theta", "tier")
+    __slots__ = ("_classes", "_columns", "_model", "_rows", "due", "error", "n", "theta", "tier")
 
     def __init__(
         self,
@@ -70,9 +71,10 @@ class Unlearned:
         due: str | None,
         model: Any,
         classes: list[Any],
+        columns: tuple[str, ...] | None = None,
     ) -> None:
         self.theta, self._rows, self.n, self.error, self.tier, self.due = theta, rows, n, error, tier, due
-        self._model, self._classes = model, classes
+        self._model, self._classes, self._columns = model, classes, columns
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -85,11 +87,11 @@ class Unlearned:
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Class probabilities (n, C) of rows X (n, d)."""
-        return class_probabilities(self._model, self.theta, X)
+        return class_probabilities(self._model, self.theta, in_order(X, self._columns))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The likeliest class, or the expected target, of each row of X (n, d)."""
-        return predictions(self._model, self._classes, self.theta, X)
+        return predictions(self._model, self._classes, self.theta, in_order(X, self._columns))
 
     @property
     def trust(self) -> Trust:

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel, MLPModel
 from l2ul_fast.tables import check_rows, class_indices
-from l2ul_fast.unlearner.requests import checked_ids, refuse
+from l2ul_fast.unlearner.requests import refuse
+from l2ul_fast.unlearner.rows import RowLabels, in_order, paired, row_numbers
 from l2ul_kernels.request.claims import claim
 
 Vector = NDArray[np.float64]
@@ -70,11 +71,13 @@ def unlearn_estimator(estimator: Any, X: ArrayLike, y: ArrayLike, rows: ArrayLik
 
 def _split(estimator: Any, X: ArrayLike, y: ArrayLike, rows: ArrayLike) -> tuple[Rows, NDArray[np.bool_], Any]:
     """((X, class indices), mask of the rows that stay, the others' numbers), all checked."""
-    data = check_rows(X, int(estimator.n_features_in_))
+    names = getattr(estimator, "feature_names_in_", None)
+    paired(X, y=y)
+    data = check_rows(in_order(X, None if names is None else tuple(names)), int(estimator.n_features_in_))
     classes, labels = class_indices(y, np.asarray(estimator.classes_).tolist())
     if len(data) != len(labels):
         raise UserError(f"X has {len(data)} rows but y has {len(labels)} labels")
-    ids, gone = checked_ids(rows), np.zeros(len(data), np.uint8)
+    ids, gone = np.sort(row_numbers(rows, len(data), RowLabels.of(X))), np.zeros(len(data), np.uint8)
     refusal = claim(ids, gone)
     if refusal >= 0:
         refuse(refusal, ids)

@@ -239,7 +239,7 @@ def test_refusals_say_what_is_wrong():
         ([17], "row 17 is not one of the rows"),
         (table.without([17]).ids(), "all rows"),
         ([0.5], "row numbers"),
-        (np.zeros(400, bool), "row numbers"),
+        (np.zeros(399, bool), "a mask must have 400 truth values"),
     ):
         with pytest.raises(UserError, match=message):
             method.unlearn(bad)

@@ -23,7 +23,7 @@ EDITS = [
     *of(
         "baselines/base.py",
         ALL,
-        ("ids = np.sort(ids.astype(np.int64))", "ids = ids.astype(np.int64)"),
+        ("ids = np.sort(row_numbers(forget, self._present.size))", "ids = row_numbers(forget, self._present.size)"),
         ("if (ids[1:] == ids[:-1]).any():", "if False:"),
         ("if ids.size and ids.size >= self.n:", "if False:"),
         ("self._present[ids] = False", "pass"),

@@ -1,6 +1,7 @@
 """L2UL with the expansion: what a request must and must not change, who is refused and how, what a result is."""
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -200,7 +201,7 @@ def test_without_stored_rows_a_request_brings_them(dtype):
         ("given for row 33", lambda: bare.unlearn([33], X=np.nextafter(data[[33]], dtype(9)), y=Y[[33]])),
         ("given for row 4 ", lambda: bare.unlearn(rows, X=data[rows], y=[Y[900], 1 - Y[4], Y[33]])),
         ("given for row 4 ", lambda: bare.unlearn(rows, X=data[np.sort(rows)], y=Y[np.sort(rows)])),
-        ("2 and y 3", lambda: bare.unlearn(rows, X=data[:2], y=Y[:3])),
+        ("2 rows but y has 3", lambda: bare.unlearn(rows, X=data[:2], y=Y[:3])),
         ("not among the rows", lambda: bare.unlearn(X=data[rows] + 1, y=Y[rows])),
         ("NaN", lambda: bare.unlearn(rows, X=np.full((3, 6), np.nan), y=Y[rows])),
         ("keeps no rows", bare.residual),
@@ -237,8 +238,8 @@ BAD = {
     "fraction": ("whole numbers", [5.0]),
     "half": ("whole numbers", [0.5]),
     "NaN": ("whole numbers", [np.nan]),
-    "truth": ("whole numbers", [True]),
-    "mask": ("whole numbers", np.ones(2000, bool)),
+    "truth": ("a mask must have 2000 truth values", [True]),
+    "mask": ("row 17 was forgotten before", np.ones(2000, bool)),
     "masked": ("masked", np.ma.masked_array([5, 6], mask=[0, 1])),
     "text": ("whole numbers", ["5"]),
     "none": ("whole numbers", [None]),
@@ -384,6 +385,28 @@ def test_bad_training_data_is_one_sentence_and_keeps_the_old_fit():
 def test_bad_options_are_one_sentence(match, options):
     with refused(match):
         L2UL(**options)
+
+
+ODD = (None, "1e-3", 1j, np.ones(2), np.zeros((2, 2)), [1], {}, b"x", float("nan"), -1, 10**30, 10.5, object(), "a\nb")
+
+
+@pytest.mark.parametrize("name", inspect.signature(L2UL).parameters)
+def test_options_of_odd_types_are_taken_or_one_sentence(name):
+    default = inspect.signature(L2UL).parameters[name].default
+    for value in ODD:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                kept = L2UL(**{name: value}).params.get(name)
+            except UserError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                assert len(str(error)) < 300  # noqa: PT017
+            else:
+                assert name in ("anchor", "lam", "prior") or value is None or isinstance(kept, type(default) | int)
+    for name, value in (("robust", "no"), ("store_rows", "False"), ("robust", np.ones(2)), ("model", np.array(["lr"]))):
+        with refused(name):
+            L2UL(**{name: value})
+    assert L2UL(robust=np.True_).params["robust"] is True
 
 
 @pytest.mark.parametrize("anchor", [np.zeros(6), np.full(7, np.nan), np.zeros((7, 1)), [], 0.0])
@@ -614,6 +637,22 @@ def test_columns_without_values_and_far_from_the_origin():
     assert rho(result.theta, before, target) < 0.05
     assert result.theta[1] == 0
     np.testing.assert_array_equal(fitted().unlearn([3]).theta, fitted().unlearn([3]).theta)
+
+
+@models
+@pytest.mark.parametrize("scales", [(1.0, 1e8), (1e-8, 1.0), (1e-5, 1e5)], ids=str)
+def test_features_on_scales_far_apart_converge(model, scales):
+    data, labels = data_for(model)
+    units = np.append(np.geomspace(*scales, 4), 1.0)
+    data = (data + 1) * units[:4]
+    labels = labels.astype(np.uint8) if model == "lr" else labels
+    u = L2UL(model, anchor="optimum").fit(data, labels)
+    for rows in ([], [3], [4, 5, 6]):
+        assert u.unlearn(rows).error < 0.2
+        u.refresh()
+        stay = u.status == PRESENT
+        gradient = u.model.data_gradient(u.theta, data[stay], labels[stay]) + u.model.penalty_gradient(u.theta)
+        assert np.abs(gradient / units).max() < 1e-7  # in the columns' own units
 
 
 def test_the_given_arrays_are_never_changed():

@@ -27,6 +27,7 @@ from l2ul_fast.unlearner.artifact.journal import View
 from l2ul_fast.unlearner.artifact.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.heads import head_class
 from l2ul_fast.unlearner.heads.base import Arrays
+from l2ul_fast.unlearner.rows import RowLabels, columns_from
 from l2ul_fast.unlearner.store import STORES
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
 
@@ -119,6 +120,8 @@ def _facts(u: L2UL) -> dict[str, Any]:
         "classes": u.classes_,
         "label": u.label,
         "fit": u.fit_id,
+        "columns": None if u.columns is None else list(u.columns),
+        "labels": None if u.labels is None else u.labels.fact(),
         "data": u.store.facts(),
         "report": coarse(u.report_),
         "head": u.head.kind,
@@ -152,7 +155,8 @@ def _head_groups(u: L2UL) -> dict[str, Arrays]:
 def _groups(u: L2UL) -> dict[str, Arrays]:
     """All that is saved, by file."""
     main: Arrays = {"forgotten": np.flatnonzero(u.status == FORGOTTEN), "foreign": np.packbits(u.status == FOREIGN)}
-    found = {"main": main | u.store.constants(), "theta": {"theta": u.theta}, "rows": u.store.arrays()}
+    labels = {} if u.labels is None else u.labels.arrays()
+    found = {"main": main | u.store.constants(), "theta": {"theta": u.theta}, "rows": u.store.arrays() | labels}
     return {group: own for group, own in found.items() if own} | _head_groups(u)
 
 
@@ -253,6 +257,10 @@ def _build(cls: type[L2UL], directory: Path, found: Opened, data: Any) -> L2UL:
         raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
     u.store = STORES[facts["data"]["kind"]].from_saved(facts["data"], arrays, data)
     u.store.check(size, u.d, len(u.classes_))
+    u.columns, u.labels = (
+        columns_from(facts.get("columns"), u.d),
+        RowLabels.from_saved(facts.get("labels"), arrays, size),
+    )
     u.history, u.entries = list(found.ledger.entries), []
     u.saved_to, u.generation = directory.resolve(), found.generation
     if found.version == 1:

@@ -72,7 +72,7 @@ _REASONS = {
 
 
 class Setup(NamedTuple):
-    """What is expanded, and how.
+    """The choices of an expansion.
 
     penalty: its weight is penalty[0] + penalty[1] * sum of weights. classes: 0 for models of numbers. where: how the
     anchor was chosen, "grid", "given" or "optimum". weighted: whether rows have weights.

@@ -46,7 +46,7 @@ PLAIN_TOL, START = 1e-6, 0
 
 
 class Kept(NamedTuple):
-    """What every such head holds: theta (p,) of the rows that stay, rows of each class counts (C,), cells if any."""
+    """Contents of every such head: theta (p,) of the rows that stay, rows of each class counts (C,), cells if any."""
 
     model: Any
     options: dict[str, Any]

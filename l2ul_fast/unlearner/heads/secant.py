@@ -128,7 +128,10 @@ def anchored_model(params: dict[str, Any], table: Table, report: Report) -> tupl
     report("train the model", 1, 2)
     model, found = plain.fit_anchored(table, anchor)
     if not found.converged:
-        raise UserError("no anchor strength makes retraining well defined here: raise lam, or use anchor_rows=0")
+        raise UserError(
+            "no anchor strength makes retraining well defined here: raise lam, standardise the columns, or use "
+            "anchor_rows=0"
+        )
     return model, found, rows
 
 
