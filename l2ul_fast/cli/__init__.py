@@ -24,6 +24,13 @@ def main() -> None:
         sys.exit(f"error: {error}")
     except ImportError as error:
         sys.exit(f"error: this command needs the package {error.name}: pip install 'l2ul-fast[all]'")
+    except RuntimeError as error:
+        if "cannot cache function" not in str(error):  # numba's words
+            raise
+        sys.exit(
+            "error: there is no folder to cache compiled kernels in: name one that can be written with "
+            "NUMBA_CACHE_DIR, or set L2UL_CACHE=0"
+        )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)

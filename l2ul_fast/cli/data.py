@@ -1,6 +1,7 @@
 """`l2ul data`: list, fetch, convert, make and verify dataset files."""
 
 import contextlib
+import errno
 import json
 import sys
 import time
@@ -30,6 +31,11 @@ def user_errors() -> Iterator[None]:
         yield
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(getattr(error, "exit_code", 1)) from None
+    except OSError as error:  # of a folder that is no part of the request, such as the cache of compiled kernels
+        if error.errno == errno.EPIPE:  # whoever read our output has stopped, which is no mistake
+            raise
+        typer.echo(f"error: cannot use {error.filename or 'a file'}: {error.strerror or error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo("interrupted: nothing half-written was kept", err=True)

@@ -38,4 +38,5 @@ def refused(*args):
 
 
 def contents(directory):
-    return {p.name: p.read_bytes() for p in directory.iterdir()}
+    """The bytes of all files but the lock."""
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.name != ".lock"}
