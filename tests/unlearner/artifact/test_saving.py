@@ -562,6 +562,13 @@ def test_a_state_of_another_kind_that_makes_no_sense(tmp_path, fitted, kind, mat
     _refused(tmp_path, match)
 
 
+def test_packed_cells_that_do_not_exist_are_refused(tmp_path):
+    """With a power of two for psi every pattern of bits is a cell."""
+    small(head="kme", psi=5).fit(*LR).save(tmp_path)
+    rewrite(tmp_path, lambda f, a: put(a["cells.packed"], (7, 0), 255))
+    _refused(tmp_path, "cells of the rows, of which some do not exist")
+
+
 ODD = (None, True, -1, 0, 1, 7, 1.5, 10**9, 10**30, "", "x", "lr", "9-3", [], [1], [[0.5]], {}, {"a": None})
 
 
