@@ -14,6 +14,9 @@ from typing import Any
 from l2ul_fast import extras
 from l2ul_fast.errors import UserError
 
+#: What helps where numba finds no folder for its cache.
+CACHE = "name one that can be written with NUMBA_CACHE_DIR, or set L2UL_CACHE=0"
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM: cleans up as Ctrl-C does."""
@@ -65,7 +68,11 @@ def one_sentence() -> Iterator[None]:
         sys.stdout.flush()
         return
     except UserError as error:
-        sentence, code = f"error: {error}", 1
+        sentence, code = f"error: {error}", getattr(error, "exit_code", 1)
+    except RuntimeError as error:
+        if "cannot cache function" not in str(error):  # numba's words
+            raise
+        sentence, code = "error: there is no folder to cache compiled kernels in: " + CACHE, 1
     except ImportError as error:
         known = (error.name or "").split(".")[0] in extras.EXTRAS
         sentence, code = f"error: {extras.sentence(error.name or '') if known else error}", 1

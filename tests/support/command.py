@@ -83,7 +83,8 @@ def facts_of(*words):
 
 
 def contents(directory):
-    return {p.name: p.read_bytes() for p in directory.iterdir()}
+    """The bytes of all files but the lock."""
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.name != ".lock"}
 
 
 def ended(*words, monkeypatch):

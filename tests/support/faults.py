@@ -7,11 +7,12 @@ stops it at the first, second, third ... change below the directory; `check` the
   so no `finally` and no `except` can tidy up what a killed process could not. A write is stopped half-way.
 - `power_loss=k` also drops, in k different ways, what was not yet synced: file contents since their last fsync,
   and the newest creations, renames and deletions since the last fsync of the directory.
-- `error_points` lets the calls fail with an errno (a full disk) instead: there the program goes on and tidies up.
-- `kill_at` does it with a true SIGKILL in another process.
+- `error_points` lets calls fail with an errno (a full disk), or interrupts them (Ctrl-C): there the program goes on and
+  tidies up.
+- `signal_at` sends a true SIGKILL or SIGTERM to another process.
 
-Only calls of os.* are seen. Opening a file below the directory for writing in another way raises, so that nothing can
-slip past.
+A change is a call of os.* that opens a file for writing, writes, syncs, cuts, renames, deletes, links or makes a
+folder. An audit hook refuses all other ways that Python tells of, so that nothing slips past.
 """
 
 import contextlib
@@ -53,18 +54,21 @@ class Node:
 
 @dataclass
 class Faults:
-    """A context in which the `stop_at`-th change below `directory` crashes, kills or (with `error`) fails.
+    """A context in which the `stop_at`-th change below `directory` crashes, gets a `signal` or fails with an `error`.
 
-    `calls` lists all changes seen so far. Errors hit the `stop_at`-th call and all later ones named in `failing`.
+    `calls` lists all changes seen so far, `places` which functions of the program made them. Errors hit the
+    `stop_at`-th call and all later ones that are named in `failing`; with no names that call alone.
     """
 
     directory: Path
     stop_at: int | None = None
-    kill: bool = False
+    signal: int | None = None
     error: int | None = None
     failing: tuple[str, ...] = ("open", "write", "mkdir", "ftruncate", "fsync")
     calls: list[str] = field(default_factory=list)
+    places: set[str] = field(default_factory=set)
     crashed: bool = False
+    inside: bool = False
 
     def __enter__(self):
         global _active
@@ -98,27 +102,40 @@ class Faults:
 
         def call(*args, **kwargs):
             path = self._path(name, args)
-            if path is None or (name == "open" and not _creates(args, kwargs) and not self.crashed):
+            if path is None or (name == "open" and not _for_writing(args, kwargs) and not self.crashed):
                 return real(*args, **kwargs)
             if self.crashed:
                 raise Crash
             self.calls.append(name)
+            self.places.add(f"{name} in {sys._getframe(1).f_code.co_name}")
             if self.stop_at is not None and len(self.calls) >= self.stop_at:
-                if self.error is None:
-                    if name in ("write", "pwrite") and len(args[1]) > 1:
-                        real(args[0], args[1][: len(args[1]) // 2], *args[2:])
-                    if self.kill:
-                        os.kill(os.getpid(), signal.SIGKILL)
+                if self.error is None and self.signal is None:
+                    self._half(name, real, args)
                     self.crashed = True
                     raise Crash
-                if name in self.failing:
+                if self.signal is not None and len(self.calls) == self.stop_at:
+                    done = self._half(name, real, args)
+                    os.kill(os.getpid(), self.signal)  # Python's own handler raises KeyboardInterrupt here
+                    if done:
+                        return done
+                if self.error is not None and (
+                    name in self.failing or (not self.failing and len(self.calls) == self.stop_at)
+                ):
                     raise OSError(self.error, os.strerror(self.error), str(path))
             existed, before = path.exists(), self._content(name, path)
-            done = real(*args, **kwargs)
+            self.inside = True
+            try:
+                done = real(*args, **kwargs)
+            finally:
+                self.inside = False
             self._remember(name, path, args, existed, before)
             return done
 
         return call
+
+    def _half(self, name, real, args) -> int:
+        """Write the first half of what a call writes; how much that was."""
+        return real(args[0], args[1][: len(args[1]) // 2], *args[2:]) if name in ("write", "pwrite") else 0
 
     def _path(self, name, args) -> Path | None:
         """The file below the directory (or the directory) that a call changes, or None."""
@@ -185,16 +202,27 @@ def _install_hook() -> None:
         _hooked = True
 
 
+#: What Python tells of changes of files, beside "open".
+_TOLD = {f"os.{name}" for name in ("rename", "remove", "mkdir", "rmdir", "truncate", "link", "symlink")}
+
+
 def _refuse_other_writes(event, args) -> None:
-    if _active is None or event != "open" or not isinstance(args[1], str) or not set(args[1]) & set("wax+"):
-        return  # os.open has no mode here
-    if isinstance(args[0], str | os.PathLike) and _active._path("open", args) is not None:
-        raise RuntimeError(f"{args[0]} is opened for writing past the fault injection: use os.open and os.write")
+    if _active is None or _active.inside or not (event == "open" or event in _TOLD):
+        return
+    if event == "open":
+        mode, flags = args[1:]
+        writes = set(mode) & set("wax+") if isinstance(mode, str) else flags & _WRITING
+        if not writes or isinstance(args[0], int):
+            return
+    if isinstance(args[0], int) or _active._path("open", args) is not None:
+        raise RuntimeError(f"{args[0]} is changed past the fault injection ({event}): use os.open, os.write, ...")
 
 
-def _creates(args, kwargs) -> bool:
-    flags = args[1] if len(args) > 1 else kwargs["flags"]
-    return bool(flags & (os.O_CREAT | os.O_TRUNC))
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+def _for_writing(args, kwargs) -> bool:
+    return bool((args[1] if len(args) > 1 else kwargs["flags"]) & _WRITING)
 
 
 def _files(directory: Path) -> list[Path]:
@@ -232,19 +260,25 @@ def crash_points(folder: Path, setup, action, check, power_loss: int = 0) -> int
             return stop_at - 1
 
 
-def error_points(folder: Path, setup, action, check, error: int = errno.ENOSPC, failing=Faults.failing) -> int:
-    """Let the calls named in `failing` fail from the k-th change on, for each k; check(directory, raised or None)."""
+def error_points(
+    folder: Path, setup, action, check, error: int | None = errno.ENOSPC, failing=Faults.failing, signum=None
+) -> int:
+    """Let calls from the k-th change on fail, or interrupt the k-th, for each k; check(directory, raised or None)."""
     template, work = folder / "template", folder / "work"
     setup(template)
     for stop_at in itertools.count(1):
-        faults = Faults(_fresh(template, work), stop_at, error=error, failing=failing)
+        faults = Faults(_fresh(template, work), stop_at, signal=signum, error=error, failing=failing)
         raised = None
         with faults:
             try:
                 action(work)
-            except Exception as failure:
+            except (Exception, KeyboardInterrupt) as failure:
                 raised = failure
-        check(work, raised)
+        try:
+            check(work, raised)
+        except Exception as problem:
+            problem.add_note(f"after change {stop_at} ({', '.join(faults.calls)}) went wrong, raising {raised!r}")
+            raise
         if raised is None and len(faults.calls) < stop_at:
             return stop_at - 1
 
@@ -256,16 +290,16 @@ def start(function, *args) -> Any:
     return process
 
 
-def kill_at(action, directory: Path, stop_at: int) -> bool:
-    """Run `action(directory)` in a process of its own, SIGKILL at a change; did it finish?"""
-    process = start(_killed, action, directory, stop_at)
+def signal_at(action, directory: Path, stop_at: int, signum: int = signal.SIGKILL) -> bool:
+    """Run `action(directory)` in a process of its own, which gets a signal at a change; did it finish?"""
+    process = start(_signalled, action, directory, stop_at, signum)
     process.join(120)
-    assert process.exitcode in (0, -signal.SIGKILL)
+    assert process.exitcode in (0, -signum)
     return process.exitcode == 0
 
 
-def _killed(action, directory: Path, stop_at: int) -> None:
-    with Faults(directory, stop_at, kill=True):
+def _signalled(action, directory: Path, stop_at: int, signum: int) -> None:
+    with Faults(directory, stop_at, signal=signum):
         action(directory)
 
 

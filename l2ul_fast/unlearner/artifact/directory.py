@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from l2ul_fast.errors import DataError
 from l2ul_fast.unlearner.artifact import durable, tensors
 from l2ul_fast.unlearner.artifact.durable import LOCK, delete, explain, locked, rewrite_tail, sync_directory, write_file
-from l2ul_fast.unlearner.artifact.format import BLOCK, HEADER, NEW_HEADER, STATE, FileRecord, Header, dump, read_header
+from l2ul_fast.unlearner.artifact.format import HEADER, NEW_HEADER, STATE, FileRecord, Header, dump, read_header
 from l2ul_fast.unlearner.artifact.journal import (
     JOURNAL,
     Ids,
@@ -40,6 +40,7 @@ from l2ul_fast.unlearner.artifact.journal import (
     read_journal,
 )
 from l2ul_fast.unlearner.artifact.ledger import Entry, Ledger, chain, theta_digest
+from l2ul_fast.unlearner.artifact.schema import BLOCK
 from l2ul_fast.unlearner.artifact.tensors import Arrays, Erased
 
 LEDGER = "ledger.jsonl"
@@ -49,6 +50,8 @@ _ARRAY = re.compile(r"(?!__)[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 class NotTidied(DataError):
     """The new state is saved and will stay, but files of the old one could not be deleted or overwritten yet."""
+
+    exit_code = 3  # of a command: what was asked for is done
 
     def __init__(self, text: str, generation: int) -> None:
         super().__init__(text)
@@ -83,7 +86,8 @@ def read_view(directory: Path | str) -> View:
             raise explain(directory, error) from error
         before, header = header, read_header(directory)
         if header.digest == before.digest:  # else a save replaced it, and deleted the journal, meanwhile
-            return read_journal(header, data, str(directory / JOURNAL))
+            held = sum(_size(directory / name) for record in header.files.values() for name in record.names)
+            return read_journal(header, data, str(directory / JOURNAL), 8 * held)  # a row takes a bit at least
 
 
 def load_artifact(
@@ -147,13 +151,19 @@ def _ledger_of(directory: Path, view: View) -> Ledger:
 
 
 def check_artifact(directory: Path | str) -> Ledger:
-    """Check everything: checksums, the ledger, and that the saved theta is the one of the ledger's last line."""
+    """Check everything: checksums, the ledger, that the saved theta is the one of the ledger's last line, and, of an
+    unlearner, what loading it checks, as far as that takes no dataset file."""
+    directory = Path(directory)
     found = open_artifact(directory)
     found.ledger.verify()
     last = found.ledger.entries[-1] if len(found.ledger) else {}
     # a deferred save keeps no theta: the one of before would give the rows away
     if "theta" in found.arrays and last and last.get("theta_after") != theta_digest(found.arrays["theta"]):
         raise DataError(f"the parameters in {directory} are not those of the last line of its ledger")
+    if "params" in found.facts:
+        from l2ul_fast.unlearner.artifact.saving import check_state  # here: it is made of this module
+
+        check_state(directory, found)
     return found.ledger
 
 

@@ -20,12 +20,17 @@ from typing import Any
 from l2ul_fast.errors import DataError
 
 LOCK = ".lock"
+#: A compressing file system may store zeros in so much less space; no file of ours has holes.
+MOST_PER_BYTE = 1024
 PIECE = 4 << 20  # bytes hashed and written at a time: hashed while still in the cache
 
 
 def open_file(path: Path, flags: int) -> int:
     """A descriptor of a regular file; never follows a link that somebody put in its place, never waits on a pipe."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if fd <= 2:  # a standard stream was closed: what somebody prints there must not go into our file
+        low, fd = fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(low)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise DataError(f"{path} is not a file")
@@ -117,7 +122,18 @@ def delete(path: Path) -> None:
 def read_file(path: Path, size: int | None = None) -> bytes:
     """The first `size` bytes of a file (all of it when None), or fewer when it is shorter."""
     with open(open_file(path, os.O_RDONLY), "rb") as file:
-        return file.read(-1 if size is None else min(size, os.fstat(file.fileno()).st_size))
+        there = stored_size(path, file.fileno())
+        return file.read(there if size is None else min(size, there))
+
+
+def stored_size(path: Path, fd: int) -> int:
+    """Bytes of an open file; DataError where nearly all of it is a hole: reading it would fill memory with nothing."""
+    facts = os.fstat(fd)
+    if facts.st_size > MOST_PER_BYTE * (512 * facts.st_blocks + PIECE):
+        raise DataError(
+            f"{path} claims {facts.st_size} bytes and holds {512 * facts.st_blocks}: restore it from a copy"
+        )
+    return facts.st_size
 
 
 _held: dict[tuple[int, ...], int] = {}  # lock file, process and thread -> how often it is held

@@ -15,6 +15,8 @@ from l2ul_fast import __version__
 from l2ul_fast.errors import DataError
 from l2ul_fast.unlearner.artifact.durable import explain, read_file
 from l2ul_fast.unlearner.artifact.ledger import START
+from l2ul_fast.unlearner.artifact.schema import HEADER as FIELDS
+from l2ul_fast.unlearner.artifact.schema import check, one_of, parse
 
 FORMAT = "l2ul-artifact"
 FORMAT_VERSION = 2
@@ -24,9 +26,6 @@ READABLE = (1, 2)
 HEADER, NEW_HEADER = "artifact.json", "artifact.json.new"
 #: Names of files of arrays, and of the digests of their blocks: generation and group.
 STATE = re.compile(r"state-(\d{1,18})-([a-z0-9_]{1,40})\.(?:safetensors|sha256)")
-#: Bytes per digest of a file that is changed in place: reading one costs some 50 us, one in 1,000 bytes is a digest's.
-BLOCK = 1 << 16
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,12 @@ class FileRecord:
         return found | ({"blocks": self.blocks} if self.blocks else {"sha256": self.sha256})
 
     @classmethod
-    def of(cls, group: str, facts: Any) -> FileRecord:
-        """What `plain` gave; ValueError, KeyError or TypeError for anything else, whatever a checksum says."""
+    def of(cls, group: str, facts: dict[str, Any]) -> FileRecord:
+        """What `plain` gave, after a check by the schema; ValueError where its parts do not go together."""
         found, blocks = STATE.fullmatch(facts["file"]), facts.get("blocks", 0)
-        if not found or found[2] != group or not facts["file"].endswith(".safetensors"):
-            raise ValueError("file")
-        if blocks not in (0, BLOCK) or (not blocks and not _DIGEST.fullmatch(facts["sha256"])):
-            raise ValueError("digest")
-        arrays = tuple(str(name) for name in facts["arrays"])
-        return cls(facts["file"], count(facts["bytes"]), "" if blocks else facts["sha256"], arrays, blocks)
+        if not found or found[2] != group or ("sha256" in facts) == bool(blocks):
+            raise ValueError("a file of another group, or without a digest")
+        return cls(facts["file"], facts["bytes"], facts.get("sha256", ""), tuple(facts["arrays"]), blocks)
 
 
 @dataclass(frozen=True)
@@ -118,47 +114,25 @@ def read_header(directory: Path | str) -> Header:
     except OSError as error:
         raise explain(directory, error) from error
     try:
-        content = json.loads(text)
-        if content["format"] != FORMAT:
-            raise KeyError("format")
-        version = content["format_version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        content = parse(text)
+        check("it", content, {"format": one_of(FORMAT)})
+    except ValueError:
         raise DataError(f"{path} is damaged or not an artifact of this program") from None
-    if version not in READABLE:
+    version = content.get("format_version")
+    if type(version) is not int or version not in READABLE:
         raise DataError(
-            f"{directory} was made by format version {version}, this program reads {FORMAT_VERSION}: "
+            f"{directory} was made by format version {str(version)[:20]}, this program reads {FORMAT_VERSION}: "
             "use the program that made it, or fit again"
         )
     try:
-        signed = {k: v for k, v in content.items() if k != "sha256"}
-        if hashlib.sha256(canonical(signed).encode()).hexdigest() != content["sha256"]:
-            raise ValueError("checksum")
-        return _checked(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise DataError(f"{path} is damaged (wrong checksum): restore it from a copy or fit again") from None
-
-
-def _checked(content: dict[str, Any]) -> Header:
-    """The header, or ValueError: no name, size or hash is taken as it comes, whatever the checksum says."""
-    files = {group: FileRecord.of(group, facts) for group, facts in content["files"].items()}
-    ledger = content["ledger"]
-    if not _DIGEST.fullmatch(ledger["head"]) or not isinstance(content["facts"], dict):
-        raise ValueError("ledger")
-    return Header(
-        count(content["generation"]),
-        content["facts"],
-        files,
-        count(ledger["bytes"]),
-        count(ledger["entries"]),
-        ledger["head"],
-        str(content["package_version"]),
-        content["format_version"],
-        content["sha256"],
-    )
-
-
-def count(value: Any) -> int:
-    """The value if it is a whole number from 0, else ValueError."""
-    if type(value) is not int or value < 0:
-        raise ValueError("a count")
-    return value
+        signed = canonical({k: v for k, v in content.items() if k != "sha256"})
+        if hashlib.sha256(signed.encode()).hexdigest() != content.get("sha256"):
+            raise ValueError("wrong checksum")
+        check("it", content, FIELDS)
+        files = {group: FileRecord.of(group, facts) for group, facts in content["files"].items()}
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is damaged ({error}): restore it from a copy or fit again") from None
+    held, ledger = content["facts"], content["ledger"]
+    counts = ledger["bytes"], ledger["entries"], ledger["head"]
+    made_by = content["package_version"]
+    return Header(content["generation"], held, files, *counts, made_by, version, content["sha256"])

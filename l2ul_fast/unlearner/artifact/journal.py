@@ -24,15 +24,16 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.artifact.format import FileRecord, Header, canonical, count
+from l2ul_fast.unlearner.artifact.format import FileRecord, Header, canonical
 from l2ul_fast.unlearner.artifact.ledger import Entry, decode_rows
+from l2ul_fast.unlearner.artifact.schema import LINE, MOST, check, parse
 
 Ids = NDArray[np.int64]
 
@@ -40,7 +41,6 @@ JOURNAL = "journal.jsonl"
 #: What closes a line: its own digest, made of everything before it.
 _END = re.compile(rb',"sha256":"([0-9a-f]{64})"\}\n')
 _END_BYTES = 78
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass
@@ -48,7 +48,8 @@ class Record:
     """One deferred save.
 
     facts: those that changed. files: groups of arrays with a new file. dropped: groups that are no more. digests: of
-    blocks of the files whose rows are overwritten, by group. entries: lines of the ledger to be.
+    blocks of the files whose rows are overwritten, by group. entries: lines of the ledger to be. erased: numbers of the
+    rows that they take out, ascending; ValueError for more than `most`.
     """
 
     generation: int
@@ -57,11 +58,10 @@ class Record:
     dropped: list[str] = field(default_factory=list)
     digests: dict[str, dict[int, str]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+    most: InitVar[int] = MOST
 
-    @property
-    def erased(self) -> Ids:
-        """Numbers of the rows that it takes out, ascending."""
-        return erased_rows(self.entries)
+    def __post_init__(self, most: int) -> None:
+        self.erased = erased_rows(self.entries, most)
 
     def line(self, previous: str) -> bytes:
         """As it stands in the journal, behind a line (or artifact.json) of digest `previous`."""
@@ -78,9 +78,9 @@ class Record:
         return text + b',"sha256":"' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
 
 
-def erased_rows(entries: Iterable[Entry]) -> Ids:
-    """The rows that entries of a ledger forget, ascending."""
-    found = [decode_rows(e["rows"], int(e["r"])) for e in entries if e["action"] == "unlearn"]
+def erased_rows(entries: Iterable[Entry], most: int = MOST) -> Ids:
+    """The rows that entries of a ledger forget, ascending; ValueError for an entry with more than `most`."""
+    found = [decode_rows(e["rows"], min(e["r"], most)) for e in entries if e["action"] == "unlearn"]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
@@ -136,8 +136,8 @@ def plain(facts: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_journal(header: Header, data: bytes, name: str) -> View:
-    """The state that artifact.json and the bytes of a journal make together.
+def read_journal(header: Header, data: bytes, name: str, most: int = MOST) -> View:
+    """The state that artifact.json and the bytes of a journal make together; no line names more than `most` rows.
 
     A last line that is not whole does not count, nor does a journal of an earlier artifact.json; DataError for a line
     that was changed.
@@ -145,7 +145,7 @@ def read_journal(header: Header, data: bytes, name: str) -> View:
     view = View.of(header)
     lines = data.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        found = _parse(line)
+        found = _parse(line, most)
         if found is None:
             if number < len(lines):
                 raise DataError(f"line {number} of {name} is damaged: restore it from a copy or fit again")
@@ -163,32 +163,17 @@ def _digest_in(line: bytes) -> str:
     return line[-_END_BYTES:][11:75].decode("ascii")
 
 
-def _parse(line: bytes) -> tuple[Record, str] | None:
-    """(record, digest of what is before it), or None for a line that is not whole."""
+def _parse(line: bytes, most: int) -> tuple[Record, str] | None:
+    """(record, digest of what is before it), or None for a line that is not whole or names too many rows."""
     body, end = line[:-_END_BYTES], _END.fullmatch(line[-_END_BYTES:])
     if end is None or hashlib.sha256(body).hexdigest().encode() != end[1]:
         return None
     try:
-        content = json.loads(body + b"}")
+        content = parse(body + b"}")
+        check("it", content, LINE)
         files = {group: FileRecord.of(group, facts) for group, facts in content["files"].items()}
-        digests = {
-            group: {int(k): _checked_digest(v) for k, v in own.items()} for group, own in content["digests"].items()
-        }
-        record = Record(
-            count(content["generation"]),
-            dict(content["facts"]),
-            files,
-            [str(g) for g in content["dropped"]],
-            digests,
-            [dict(e) for e in content["entries"]],
-        )
-        _ = record.erased  # says whether the entries have rows
-        return record, str(content["previous"])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        digests = {group: {int(k): v for k, v in own.items()} for group, own in content["digests"].items()}
+        facts = content["generation"], content["facts"], files, content["dropped"], digests, content["entries"]
+        return Record(*facts, most), content["previous"]
+    except ValueError:
         return None
-
-
-def _checked_digest(value: Any) -> str:
-    if not _DIGEST.fullmatch(value):
-        raise ValueError("a digest")
-    return str(value)

@@ -22,10 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.unlearner.artifact import schema
 
 Entry = dict[str, Any]
 
 ACTIONS = ("fit", "unlearn", "refresh", "learn")
+WITH_ROWS = ("unlearn", "learn")
 START = "0" * 64  # the `previous` of the first line
 _SCALARS = (str, bool, int, float, type(None))
 _ROWS = re.compile(r"(?:\d{1,18}(?:-\d{1,18})?(?:,(?!$)|$))*")
@@ -99,7 +101,7 @@ def entry(
     """
     if action not in ACTIONS:
         raise ValueError(f"action must be one of {', '.join(ACTIONS)}, got {action!r}")
-    if (action in ("unlearn", "learn")) != (rows is not None):
+    if (action in WITH_ROWS) != (rows is not None):
         raise ValueError("rows belong to an entry that unlearns or learns, and only there")
     moment = datetime.now(UTC) if time is None else datetime.fromtimestamp(time, UTC)
     made: Entry = {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"), "action": action}
@@ -210,14 +212,24 @@ class Ledger:
     def _read_chain(self) -> list[Entry]:
         previous, entries = START, []
         for number, line in enumerate(self.lines, 1):
-            found = _parse(line)
-            if found is None or found.get("seq") != number - 1 or found.get("previous") != previous:
+            try:
+                found = schema.parse(line) if line.endswith(b"\n") else None
+            except ValueError:
+                found = None
+            if not isinstance(found, dict) or found.get("seq") != number - 1 or found.get("previous") != previous:
                 which = f"line {number} or the one before" if number > 1 else "line 1"
                 raise DataError(f"{self.name} is not as it was written: {which} was changed or is missing")
             previous = line_digest(line)
             entries.append(found)
         if self.head is not None and previous != self.head:
             raise DataError(f"{self.name} is not as it was written: its last line was changed or lines are missing")
+        for number, found in enumerate(entries, 1):
+            try:
+                schema.check("it", found, schema.ENTRY)
+                if ("rows" in found) != (found["action"] in WITH_ROWS) or ("r" in found) != ("rows" in found):
+                    raise ValueError("rows and their number belong to the actions unlearn and learn")
+            except ValueError as error:
+                raise DataError(f"line {number} of {self.name} makes no sense: {error}") from None
         return entries
 
     def _check_story(self, entries: list[Entry]) -> None:
@@ -227,13 +239,11 @@ class Ledger:
         seen: list[tuple[int, int]] = []
         for number, found in enumerate(entries, 1):
             try:
-                if found["action"] not in ACTIONS or type(found["n"]) is not int or found["n"] < 0:
-                    raise ValueError("an unknown action or row count")
                 if found["action"] == "fit":
                     self._check_once(seen)
                     n, seen, newest = found["n"], [], -1
                 change = 0
-                if found["action"] in ("unlearn", "learn"):
+                if "rows" in found:
                     first, last = (ends.tolist() for ends in ranges_of(found["rows"]))
                     change = sum(last) - sum(first) + len(first)
                 if found["action"] == "unlearn":
@@ -246,9 +256,9 @@ class Ledger:
                 if abs(change) != found.get("r", 0) or (n is not None and found["n"] != n + change):
                     raise ValueError("the row counts do not add up")
                 n = found["n"]
-            except (KeyError, TypeError, ValueError) as error:
-                if isinstance(error, DataError):
-                    raise
+            except DataError:
+                raise
+            except ValueError as error:
                 raise DataError(f"line {number} of {self.name} makes no sense: {error}") from None
         self._check_once(seen)
 
@@ -264,12 +274,3 @@ def forgotten_rows(entries: list[Entry]) -> NDArray[np.int64]:
     start = max((i for i, e in enumerate(entries) if e["action"] == "fit"), default=0)
     parts = [decode_rows(e["rows"], e["r"]) for e in entries[start:] if e["action"] == "unlearn"]
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-
-
-def _parse(line: bytes) -> Entry | None:
-    """The object on a line, or None when it is not a whole line with one JSON object."""
-    try:
-        found = json.loads(line) if line.endswith(b"\n") else None
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -13,7 +13,9 @@ rows     X, y, weights; with store_rows=False the digests of rows; not there if 
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +24,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.unlearner.artifact import schema
 from l2ul_fast.unlearner.artifact.directory import NotTidied, Opened, append_artifact, open_artifact, save_artifact
 from l2ul_fast.unlearner.artifact.journal import View
 from l2ul_fast.unlearner.artifact.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.heads import head_class
 from l2ul_fast.unlearner.heads.base import Arrays
 from l2ul_fast.unlearner.rows import RowLabels, columns_from
-from l2ul_fast.unlearner.store import STORES
+from l2ul_fast.unlearner.store import STORES, FileStore
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ COUNTED_ON_D = ("steps",)
 PER_ROW = ("cells.packed",)
 #: Groups whose rows a deferred save overwrites in place.
 ERASABLE = ("rows", "cells")
+_NONE = np.empty(0, np.int64)
 #: What the directory of an unlearner looked like when it last saved there, so that its journal need not be read again.
 _views: WeakKeyDictionary[L2UL, View] = WeakKeyDictionary()
 
@@ -228,60 +232,90 @@ def _saved(u: L2UL, directory: Path, generation: int) -> None:
 def load(cls: type[L2UL], directory: Path, data: str | Path | None) -> L2UL:
     """Read and check everything that `save` wrote."""
     found = open_artifact(directory)
+    with _garbled(directory):
+        u = _build(cls, directory, found)
+        u.store = STORES[found.facts["data"]["kind"]].from_saved(found.facts["data"], found.arrays, data)
+        _add_head(u, directory, found)
+        return u
+
+
+def check_state(directory: Path, found: Opened) -> None:
+    """DataError where `load` refuses what the directory holds; a dataset file is not looked at."""
+    from l2ul_fast.unlearner.l2ul import L2UL
+
+    if found.version != 1:  # those are fitted again, which takes the rows
+        with _garbled(directory):
+            u, kind = _build(L2UL, directory, found), found.facts["data"]["kind"]
+            if kind != FileStore.kind:
+                u.store = STORES[kind].from_saved(found.facts["data"], found.arrays, None)
+            _add_head(u, directory, found)
+
+
+@contextlib.contextmanager
+def _garbled(directory: Path) -> Iterator[None]:
+    """Whatever goes wrong with what was read is one sentence."""
     try:
-        return _build(cls, directory, found, data)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as error:
-        if isinstance(error, DataError):
-            raise
+        yield
+    except DataError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:
         raise DataError(f"{directory} cannot be used: it lacks or garbles {error}; fit again") from error
 
 
-def _build(cls: type[L2UL], directory: Path, found: Opened, data: Any) -> L2UL:
+def _build(cls: type[L2UL], directory: Path, found: Opened) -> L2UL:
+    """The unlearner without its rows and head."""
     facts, arrays = found.facts, found.arrays
+    schema.check("it", facts, schema.FACTS)
     params = dict(facts["params"])
     if found.version == 1:
         params = _params_of_version_1(directory, facts)
     u = cls(params.pop("model"), **params)
-    u.n, u.d, u.classes_, u.label = int(facts["n"]), int(facts["d"]), list(facts["classes"]), str(facts["label"])
+    u.n, u.d, u.classes_, u.label = facts["n"], facts["d"], list(facts["classes"]), facts["label"]
     u.report_, u.fit_id = facts["report"], facts.get("fit")
-    size, foreign, forgotten = int(facts["rows"]), arrays["foreign"], arrays["forgotten"]
-    if foreign.shape != (-(-size // 8),):
+    size, foreign, forgotten = facts["rows"], arrays["foreign"], arrays["forgotten"]
+    if foreign.shape != (-(-size // 8),) or foreign.dtype != np.uint8:
         raise ValueError("foreign, which has another size")
-    if forgotten.size and not 0 <= forgotten.min() <= forgotten.max() < size:
-        raise ValueError("forgotten, which has rows that do not exist")
+    if forgotten.ndim != 1 or forgotten.dtype != np.int64 or (np.diff(forgotten) <= 0).any():
+        raise ValueError("forgotten, which is not ascending numbers of rows")
+    seeds = arrays.get("cells.seed_rows", _NONE)
+    for name, rows in (("forgotten", forgotten), ("cells.seed_rows", seeds), ("the journal", found.erased)):
+        if rows.size and not 0 <= rows.min() <= rows.max() < size:
+            raise ValueError(f"{name}, which has rows that do not exist")
     u.status = np.full(size, PRESENT, np.uint8)
     u.status[np.unpackbits(foreign, count=size).astype(bool)] = FOREIGN
     u.status[forgotten] = FORGOTTEN
     u.status[found.erased] = FORGOTTEN
     if (u.status == PRESENT).sum() != u.n:
         raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
-    u.store = STORES[facts["data"]["kind"]].from_saved(facts["data"], arrays, data)
-    u.store.check(size, u.d, len(u.classes_))
-    u.columns, u.labels = (
-        columns_from(facts.get("columns"), u.d),
-        RowLabels.from_saved(facts.get("labels"), arrays, size),
-    )
+    u.columns = columns_from(facts.get("columns"), u.d)
+    u.labels = RowLabels.from_saved(facts.get("labels"), arrays, size)
     u.history, u.entries = list(found.ledger.entries), []
     u.saved_to, u.generation = directory.resolve(), found.generation
-    if found.version == 1:
-        _expand_version_1(u, directory)
-    else:
-        head_facts = facts["head_facts"] | {"saved_due": bool(facts["due"])}
-        u.head = head_class(facts["head"]).from_arrays(_model(u, facts), head_facts, arrays)
-    _check_counts(u, directory)
-    if not np.isfinite(u.theta).all():
-        raise ValueError("theta, which is not finite")
     return u
 
 
-def _check_counts(u: L2UL, directory: Path) -> None:
-    """The head and the rows must stand for the same rows."""
+def _add_head(u: L2UL, directory: Path, found: Opened) -> None:
+    """The head, beside rows that were checked, if they are there."""
+    facts, arrays = found.facts, found.arrays
+    if "store" in u.__dict__:
+        u.store.check(u.status.size, u.d, len(u.classes_))
+    if found.version == 1:
+        _expand_version_1(u, directory)
+    else:
+        least = u.d * (u.params["hidden"] if u.params["model"] == "mlp" else 1)
+        if least > max(array.size for array in arrays.values()):  # before a model of that size takes memory
+            raise ValueError(f"the parameters of its model, which are {least} at least")
+        model = _model(u)
+        head_facts = facts["head_facts"] | {"saved_due": bool(facts["due"])}
+        u.head = head_class(facts["head"]).from_arrays(model, head_facts, arrays)
     counts = u.class_counts
-    if not counts.size:
-        return
-    held = np.bincount(u.store.y[u.status == PRESENT], minlength=counts.size) if u.store.keeps_rows else counts
-    if counts.sum() != u.n or not np.array_equal(held, counts):
+    held = counts
+    if counts.size and "store" in u.__dict__ and u.store.keeps_rows:
+        held = np.bincount(u.store.y[u.status == PRESENT], minlength=counts.size)
+    if counts.size and (counts.sum() != u.n or not np.array_equal(held, counts)):
         raise DataError(f"{directory} cannot be used: its counts do not add up to {u.n} rows")
+    if not np.isfinite(u.theta).all():
+        raise ValueError("theta, which is not finite")
 
 
 def request_of(e: dict[str, Any], size: int) -> dict[str, Any]:
@@ -291,7 +325,7 @@ def request_of(e: dict[str, Any], size: int) -> dict[str, Any]:
     return {"rows": decode_rows(e["rows"], size), "n": e["n"], "time": moment, **named}
 
 
-def _model(u: L2UL, facts: dict[str, Any]) -> Any:
+def _model(u: L2UL) -> Any:
     """The untrained model; a head that has an anchor puts it in."""
     from l2ul_fast.models import GeneralisedLinearModel, LogisticModel, MLPModel
 

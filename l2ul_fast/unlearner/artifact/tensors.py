@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.unlearner.artifact.durable import PIECE, open_file, overwrite, read_file
-from l2ul_fast.unlearner.artifact.format import BLOCK, FileRecord
+from l2ul_fast.unlearner.artifact.durable import PIECE, open_file, overwrite, read_file, stored_size
+from l2ul_fast.unlearner.artifact.format import FileRecord
+from l2ul_fast.unlearner.artifact.schema import BLOCK, parse
 
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
@@ -64,7 +65,7 @@ def encode(arrays: Mapping[str, Any]) -> Iterator[Any]:
 def layout_of(text: bytes, size: int) -> Layout:
     """Name, dtype, shape and start of each array, by start; ValueError unless they fill `size` bytes exactly."""
     found, end = [], 0
-    header = json.loads(text)
+    header = parse(text)
     for name, facts in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape, (start, stop) = np.dtype(_DTYPES[facts["dtype"]]), tuple(facts["shape"]), facts["data_offsets"]
         if start != end or stop != start + math.prod(shape) * dtype.itemsize:
@@ -93,7 +94,7 @@ def load_arrays(path: Path, record: FileRecord, memory_map: bool, verify: bool, 
     damaged = _damaged(path)
     fd = open_file(path, os.O_RDONLY)
     try:
-        size = os.fstat(fd).st_size
+        size = stored_size(path, fd)
         if size != record.bytes:
             raise DataError(f"{path} has {size} bytes instead of {record.bytes}: restore it from a copy or fit again")
         whole = hashlib.sha256()

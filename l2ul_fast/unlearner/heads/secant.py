@@ -676,15 +676,16 @@ class Secant(Head):
 
     @classmethod
     def from_arrays(cls, model: Any, facts: dict[str, Any], arrays: Arrays) -> Secant:
+        """What `arrays` and `facts` gave; ValueError if they do not fit each other."""
         p, options, opened = model.size, dict(facts["options"]), facts.get("open")
-        lower = np.tril_indices(p)
+        triangle = p * (p + 1) // 2
         shapes: dict[str, Any] = {"theta": (p,), "total": (p,)}
         if model.name == "mlp" and facts["mu"] is not None:
             shapes["anchor"] = (p,)
         if model.name == "mlp":
-            shapes["inverse"] = lower[0].shape
+            shapes["inverse"] = (triangle,)
         else:
-            shapes |= {"hessian": lower[0].shape, "thirds": (PROJECTIONS, lower[0].size)}
+            shapes |= {"hessian": (triangle,), "thirds": (PROJECTIONS, triangle)}
         if opened is not None:
             k = len(arrays["secant.steps"])
             shapes |= {"base": (p,), "first": (p,), "unseen": (p,), "steps": (k, p), "changes": (k, p)}

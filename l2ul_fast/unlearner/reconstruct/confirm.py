@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import UserError
 from l2ul_fast.tables import ArrayTable
-from l2ul_fast.unlearner.artifact.format import BLOCK
 from l2ul_fast.unlearner.artifact.ledger import theta_digest
+from l2ul_fast.unlearner.artifact.schema import BLOCK
 from l2ul_fast.unlearner.artifact.tensors import encode
 from l2ul_fast.unlearner.reconstruct.evidence import CONFIRMS, Attack, Evidence, Vector
 from l2ul_kernels.request.claims import PRESENT

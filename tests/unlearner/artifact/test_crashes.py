@@ -3,11 +3,12 @@
 import errno
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
-from faults import Faults, crash_points, error_points, kill_at, read_only
+from faults import Faults, crash_points, error_points, read_only, signal_at
 from toy_artifact import (
     BOTH,
     FIRST,
@@ -103,12 +104,32 @@ def test_a_crash_at_any_change_leaves_the_old_or_the_new_state(tmp_path, case, p
     assert crash_points(tmp_path, setup, action, checked(case), power_loss) > (2 if "opened" in case else 10)
 
 
-@pytest.mark.parametrize(("case", "stop_at"), [("whole save", 9), ("deferred", 6), ("deferred", 13)])
-def test_sigkill(tmp_path, case, stop_at):
+@pytest.mark.parametrize(
+    ("case", "stop_at", "signum"),
+    [("whole save", 9, signal.SIGKILL), ("deferred", 6, signal.SIGTERM), ("deferred", 13, signal.SIGKILL)],
+)
+def test_killed(tmp_path, case, stop_at, signum):
     setup, action, *_ = CASES[case]
     setup(tmp_path / "a")
-    assert not kill_at(action, tmp_path / "a", stop_at)
+    assert not signal_at(action, tmp_path / "a", stop_at, signum)
     checked(case)(tmp_path / "a", False)
+
+
+@pytest.mark.parametrize("case", list(CASES)[:5])
+def test_ctrl_c_at_any_change_leaves_the_old_or_the_new_state(tmp_path, case):
+    setup, action, before, after = CASES[case]
+
+    def check(directory, raised):
+        assert raised is None or isinstance(raised, KeyboardInterrupt)
+        found = found_in(directory)
+        assert found == after or (found == before and raised is not None)
+        if found == before:
+            action(directory)
+        assert state_of(directory) == after
+        nothing_left(directory, after[0])
+        no_strays(directory)
+
+    assert error_points(tmp_path, setup, action, check, error=None, signum=signal.SIGINT) > 10
 
 
 class CarelessOs:
@@ -153,8 +174,18 @@ def test_the_crash_test_notices_a_careless_save(tmp_path, monkeypatch, case, mis
         crash_points(tmp_path, setup, action, checked(case), power_loss=3 if "sync" in missing else 0)
 
 
+real_os = {name: getattr(os, name) for name in ("open", "unlink", "rename")}
+
+
 def test_writing_past_the_fault_injection_is_refused(tmp_path):
-    for careless in (lambda d: (d / "x").write_bytes(b"1"), lambda d: open(d / "x", "a").close()):
+    (tmp_path / "y").touch()
+    for careless in (
+        lambda d: (d / "x").write_bytes(b"1"),
+        lambda d: open(d / "x", "a").close(),
+        lambda d: real_os["open"](d / "y", os.O_RDWR),
+        lambda d: real_os["unlink"](d / "y"),
+        lambda d: real_os["rename"](d / "y", d / "x"),
+    ):
         with pytest.raises(RuntimeError, match="past the fault injection"):
             Faults(tmp_path).run(careless)
 
@@ -171,6 +202,8 @@ def test_writing_past_the_fault_injection_is_refused(tmp_path):
         (errno.EIO, ("fsync", "ftruncate")),
         (errno.EIO, ("pwrite", "fdatasync", "unlink")),
         (errno.EACCES, ("open",)),
+        (errno.ENOSPC, ()),  # one call, whichever it is
+        (errno.EIO, ()),
     ],
 )
 @pytest.mark.parametrize("case", ["whole save", "deferred"])
@@ -204,7 +237,8 @@ def test_an_error_at_any_change_is_one_sentence_and_tells_saved_from_not_saved(t
 
     assert error_points(tmp_path, setup, action, check, error, failing) > 2
     unsure = {"not known"} if case == "deferred" and "ftruncate" in failing else set()
-    late = {"saved"} if "fsync" in failing or "unlink" in failing else set()
+    behind = {"fsync", "unlink", *(["open"] if case == "deferred" else [])}  # what comes after the commit, too
+    late = {"saved"} if not failing or behind & set(failing) else set()
     early = {"not saved"} if "unlink" not in failing else set()
     assert seen == early | late | unsure
 

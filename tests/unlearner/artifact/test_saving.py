@@ -1,14 +1,21 @@
 """Unlearners on disk: round trips, deferred saves, byte identity, no trace of a forgotten row, crashes everywhere."""
 
+import contextlib
+import errno
 import filecmp
+import itertools
 import json
 import shutil
+import signal
 import subprocess
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
-from faults import crash_points, error_points, kill_at, traces
+from faults import crash_points, error_points, signal_at, traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from unlearners import curved_data, data_for, logistic_data, small
 
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
@@ -486,7 +493,7 @@ def put(array, place, value):
 @pytest.mark.parametrize(
     ("match", "change"),
     [
-        ("lacks or garbles 'params'", lambda f, a: f.pop("params")),
+        ("there is no|lacks or garbles params is missing", lambda f, a: f.pop("params")),
         ("lacks or garbles 'expansion.sums'", lambda f, a: a.pop("expansion.sums")),
         ("lacks or garbles", lambda f, a: f["params"].update(nonsense=1)),
         ("psi must be", lambda f, a: f["params"].update(psi=1)),
@@ -497,7 +504,7 @@ def put(array, place, value):
         ("rows that do not exist", lambda f, a: a.update(forgotten=np.array([5000]))),
         ("rows that do not exist", lambda f, a: a.update(forgotten=np.array([-1]))),
         ("foreign", lambda f, a: f.update(rows=10**15)),
-        ("fit", lambda f, a: f.update(d=10**9)),
+        ("X, which has shape", lambda f, a: f.update(d=10**9)),
         ("sums of the expansion", lambda f, a: a.update({"expansion.sums": np.zeros(3, np.int64)})),
         ("sums of the expansion", lambda f, a: put(a["expansion.anchor"], 0, np.nan)),
         ("X, which has shape", lambda f, a: a.update(X=a["X"][:7])),
@@ -506,17 +513,129 @@ def put(array, place, value):
         ("y, which holds float64", lambda f, a: a.update(y=a["y"].astype(float))),
         ("labels of other classes", lambda f, a: put(a["y"], 0, 9)),
         ("weights, which must be", lambda f, a: put(a["weights"], 0, -1)),
+        ("forgotten, which is not ascending", lambda f, a: a.update(forgotten=np.array([3, 3]))),
+        ("forgotten, which is not ascending", lambda f, a: a.update(forgotten=np.array([3.0]))),
+        ("n is not a whole number", lambda f, a: f.update(n=10**30)),
+        ("n is not a whole number", lambda f, a: f.update(n=1999.0)),
+        ("classes is not a list", lambda f, a: f.update(classes=list(range(300)))),
+        ("kind is not one of", lambda f, a: f["data"].update(kind="url")),
+        ("lam must be positive", lambda f, a: f["params"].update(lam=-1)),
+        ("head_facts", lambda f, a: f.update(head_facts=[])),
     ],
 )
 def test_a_state_that_makes_no_sense_is_one_sentence(tmp_path, fitted, match, change):
+    """Also for who only checks it; and no memory is taken for what does not exist."""
     directory = tmp_path / "u"
     u = fitted("weights")
     u.unlearn([3])
     u.save(directory)
     rewrite(directory, change)
-    with pytest.raises(UserError, match=match) as caught:
-        L2UL.load(directory)
-    assert "\n" not in str(caught.value)
+    _refused(directory, match, check="params is missing" not in match)  # else it is no unlearner's
+
+
+def _refused(directory, match, check=True):
+    for use in (L2UL.load, check_artifact) if check else (L2UL.load,):
+        tracemalloc.start()
+        with pytest.raises(DataError, match=match) as caught:
+            use(directory)
+        assert "\n" not in str(caught.value)
+        assert tracemalloc.get_traced_memory()[1] < 2e7
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "match", "change"),
+    [
+        ("mlp", "parameters of its model", lambda f, a: f["params"].update(hidden=10**9)),
+        ("mlp", "does not fit the model", lambda f, a: a.update({"secant.theta": np.zeros(10**5)})),
+        ("mlp", "secant.inverse", lambda f, a: put(a["secant.inverse"], 0, np.nan)),
+        ("mlp", "add up", lambda f, a: put(a["secant.counts"], 0, 10**6)),
+        ("kme", "cells.seed_rows, which has rows", lambda f, a: put(a["cells.seed_rows"], (0, 0), 10**6)),
+        ("kme", "cells of the rows", lambda f, a: put(a["cells.counts"], (0, 0, 0), -1)),
+        ("kme", "kme.W", lambda f, a: put(a["kme.W"], (0, 0), np.inf)),
+        ("no rows", "digests", lambda f, a: a.update(digests=a["digests"][:5])),
+    ],
+)
+def test_a_state_of_another_kind_that_makes_no_sense(tmp_path, fitted, kind, match, change):
+    fitted(kind).save(tmp_path)
+    rewrite(tmp_path, change)
+    _refused(tmp_path, match)
+
+
+def test_packed_cells_that_do_not_exist_are_refused(tmp_path):
+    """With a power of two for psi every pattern of bits is a cell."""
+    small(head="kme", psi=5).fit(*LR).save(tmp_path)
+    rewrite(tmp_path, lambda f, a: put(a["cells.packed"], (7, 0), 255))
+    _refused(tmp_path, "cells of the rows, of which some do not exist")
+
+
+ODD = (None, True, -1, 0, 1, 7, 1.5, 10**9, 10**30, "", "x", "lr", "9-3", [], [1], [[0.5]], {}, {"a": None})
+
+
+def _forge(data, facts, arrays):
+    """Another value in one place of the facts, or of the arrays."""
+    if data.draw(st.booleans()):
+        at, key = facts, data.draw(st.sampled_from(sorted(facts)))
+        while isinstance(at[key], dict) and at[key] and data.draw(st.booleans()):
+            at = at[key]
+            key = data.draw(st.sampled_from(sorted(at)))
+        if data.draw(st.booleans()):
+            at[key] = data.draw(st.sampled_from(ODD))
+        else:
+            del at[key]
+        return
+    name = data.draw(st.sampled_from(sorted(arrays)))
+    array = arrays[name]
+    kind = data.draw(st.sampled_from(["value", "dtype", "shape", "gone", "empty"]))
+    if kind == "gone":
+        del arrays[name]
+    elif kind == "dtype":
+        with np.errstate(all="ignore"):
+            arrays[name] = array.astype(data.draw(st.sampled_from(["f2", "f4", "f8", "i1", "u1", "i8", "u8", "?"])))
+    elif kind == "shape" and array.ndim:
+        arrays[name] = data.draw(st.sampled_from([array[:-1], array[:1], array[None], array.reshape(-1)]))
+    elif kind == "empty" or not array.size:
+        arrays[name] = array.reshape(-1)[:0]
+    else:
+        value = data.draw(
+            st.sampled_from([0, 1, -1, 255, 10**6, 2**62] + [1e300, np.nan, -np.inf] * (array.dtype.kind == "f"))
+        )
+        with np.errstate(all="ignore"):
+            arrays[name].flat[data.draw(st.integers(0, array.size - 1))] = np.array(value).astype(array.dtype)
+
+
+def _refusal(use):
+    try:
+        use()
+    except DataError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("examples", [25, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["weights", "three classes", "mlp", "kme", "no rows"])
+def test_what_loading_refuses_is_never_called_sound(tmp_path_factory, fitted, kind, examples):
+    """And what it takes can be used."""
+    start = tmp_path_factory.mktemp("forged") / "u"
+    fitted(kind).save(start)
+
+    @settings(max_examples=examples, deadline=None)
+    @given(st.data())
+    def forged(data):
+        directory = shutil.copytree(start, tmp_path_factory.mktemp("forged") / "u")
+        rewrite(directory, lambda facts, arrays: _forge(data, facts, arrays))
+        refused = _refusal(lambda: L2UL.load(directory))
+        checked = _refusal(lambda: check_artifact(directory))
+        assert "\n" not in f"{refused} {checked}"
+        assert refused is None or checked is not None or "params" not in read_header(directory).facts
+        if refused is None:
+            u = L2UL.load(directory)
+            with contextlib.suppress(UserError):  # rows that have left, say
+                request(u, kind, [7])
+            assert np.isfinite(u.theta).all()
+        shutil.rmtree(directory.parent)
+
+    forged()
 
 
 # No trace ------------------------------------------------------------------------------------------------------------
@@ -663,20 +782,105 @@ def test_a_full_disk_keeps_the_old_state_and_the_object_goes_on(tmp_path, states
     assert error_points(tmp_path, lambda d: shutil.copytree(states[0], d), action, check) > 10
 
 
-def _killed(start, directory, action, stop_at):
-    """Whether the action came to its end, in a process of its own."""
-    finished = kill_at(action, shutil.copytree(start, directory), stop_at)
-    check_artifact(directory)
-    assert L2UL.load(directory).n in ((1997,) if finished else (1997, 2000))
-    return finished
+# At every change ------------------------------------------------------------------------------------------------------
 
 
-def test_sigkill(tmp_path, states):
-    for action, stop_at in ((forget_then_finish, 9), (forget_deferred, 14), (forget_then_finish, 22)):
-        assert not _killed(states[0], tmp_path / f"{action.__name__}-{stop_at}", action, stop_at)
+def save_due(directory):
+    """A deferred request after which a pass is due."""
+    u = small().fit(*LR)
+    u.save(directory)
+    u.unlearn(far_rows(u))
+    u.save(directory, defer=True)
+
+
+def finish_due(directory):
+    L2UL.load(directory).save(directory)
+
+
+def refresh(directory):
+    u = L2UL.load(directory)
+    u.refresh()
+    u.save(directory)
+
+
+#: What is there, what is done, rows before and after.
+DONE = {
+    "fit": (lambda directory: None, save_fitted, None, 2000),
+    "unlearn": (save_fitted, forget, 2000, 1997),
+    "unlearn deferred": (save_fitted, forget_deferred, 2000, 1997),
+    "unlearn and finish": (save_fitted, forget_then_finish, 2000, 1997),
+    "finish": (save_due, finish_due, 1400, 1400),
+    "refresh": (save_fitted, refresh, 2000, 2000),
+}
+
+
+def _old_or_new(what, directory, finished):
+    """Neither lost nor twice; and what was stopped goes through when it is done again."""
+    _, action, before, after = DONE[what]
+    if (directory / "artifact.json").exists():
+        u = L2UL.load(directory)
+        assert u.n == after or (u.n == before and not finished)
+        assert check_artifact(directory).forgotten().size == 2000 - u.n
+    else:
+        assert (before, finished) == (None, False)
+        u = None
+    if u is None or u.n != after or what in ("finish", "refresh"):
+        action(directory)
+    u = L2UL.load(directory)
+    assert u.n == after
+    u.save(directory)
+    assert check_artifact(directory).forgotten().size == 2000 - after
+    for row in ROWS if after == 1997 else ():
+        assert traces(directory, LR[0][row]) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", [forget, forget_then_finish])
-def test_sigkill_everywhere(tmp_path, states, action):
-    assert any(_killed(states[0], tmp_path / str(stop_at), action, stop_at) for stop_at in range(1, 80))
+@pytest.mark.parametrize("what", DONE)
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_at_every_change(tmp_path, what, signum):
+    setup, action, *_ = DONE[what]
+    setup(tmp_path / "start")
+    for stop_at in itertools.count(1):
+        directory = tmp_path / str(stop_at)
+        if (tmp_path / "start").exists():
+            shutil.copytree(tmp_path / "start", directory)
+        finished = signal_at(action, directory, stop_at, signum)
+        _old_or_new(what, directory, finished)
+        if finished:
+            break
+    assert stop_at > 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", DONE)
+@pytest.mark.parametrize(("error", "signum"), [(errno.ENOSPC, None), (errno.EIO, None), (None, signal.SIGINT)])
+def test_an_error_or_ctrl_c_at_every_change(tmp_path, what, error, signum):
+    setup, action, *_ = DONE[what]
+
+    def check(directory, raised):
+        assert raised is None or isinstance(raised, DataError | KeyboardInterrupt), raised
+        _old_or_new(what, directory, raised is None)
+
+    assert error_points(tmp_path, setup, action, check, error, (), signum) > 12
+
+
+def test_killed(tmp_path, states):
+    for what, stop_at, signum in (("unlearn and finish", 9, signal.SIGKILL), ("unlearn deferred", 14, signal.SIGTERM)):
+        directory = shutil.copytree(states[0], tmp_path / str(stop_at))
+        assert not signal_at(DONE[what][1], directory, stop_at, signum)
+        _old_or_new(what, directory, False)
+
+
+def test_a_clock_that_goes_backwards(tmp_path, fitted, monkeypatch):
+    u, times = fitted("expansion"), iter([5e8, 4e8, -10.0])
+    u.save(tmp_path)
+    monkeypatch.setattr("l2ul_fast.unlearner.l2ul.time.time", lambda: next(times))
+    for row in ROWS:
+        u.unlearn([row])
+        u.save(tmp_path, defer=True, request_id=f"ticket {row}")
+    assert [e["time"] for e in L2UL.load(tmp_path).forget_log] == [5e8, 4e8, -10.0]
+    assert [e["rows"] for e in check_artifact(tmp_path).entries[1:]] == [str(row) for row in ROWS]
+    with pytest.raises(UserError, match="forgotten before"):
+        u.unlearn([ROWS[0]])
+    u.save(tmp_path, defer=True, request_id=f"ticket {ROWS[0]}")  # was done
+    check_artifact(tmp_path)
