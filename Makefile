@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SMOKE := --config benchmarks/smoke.conf.json
 BASE ?= HEAD~1
+SECONDS ?= 60
 RESOLUTION_lowest := lowest-direct
 RESOLUTION_newest := highest
 
-.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
+.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels mutants fuzz lint hooks bench \
   bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -20,6 +21,7 @@ help:
 	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
 	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
+	@echo "make fuzz SECONDS=60  hostile files, arguments and calls: does each end well, or in one sentence?"
 	@echo "make lint           ruff, codespell and mypy"
 	@echo "make hooks          let git run ruff and codespell before every commit"
 	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
@@ -62,6 +64,10 @@ coverage-kernels: export NUMBA_DISABLE_JIT = 1
 coverage-kernels: venv
 	$(BIN)/coverage run -m pytest tests/kernels
 	$(BIN)/coverage report
+
+# Hostile cases, each in a process of its own with 2 GB and 10 s: a fresh seed, which is printed (FUZZ_OPTIONS=--seed=N).
+fuzz: venv
+	$(BIN)/python tests/fuzz/engine.py --seconds $(SECONDS) $(FUZZ_OPTIONS)
 
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py

@@ -457,3 +457,20 @@ def test_a_job_that_yields_nothing_or_twice_has_failed(tmp_path):
     assert (summary.new, summary.failed) == (1, 2)
     assert len(run.records) == 3
     assert json.loads(run.path.read_text().splitlines()[-1])["n"] == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"experiments": "lr"},
+        {"seed": -1},
+        {"plugins": ["a"]},
+        {"plugins": {"data": [1]}},
+        {"numbers": 3},
+        {"before": [3]},
+    ],
+)
+def test_damaged_options_are_one_sentence(wrong, tmp_path):
+    (tmp_path / "options.json").write_text(json.dumps({"experiments": ["lr"]} | wrong))
+    with pytest.raises(UserError, match="cannot read the options of the run"):
+        runner.Options.read_all(tmp_path / "options.json")
