@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from engine import Lie
 from hypothesis import strategies as st
 from strange import listed
 
-MODULES = tuple(f"l2ul_fast/cli/{name}.py" for name in ("unlearn", "kme", "data", "report", "reconstruct"))
+MODULES = tuple(f"l2ul_fast/cli/{name}.py" for name in ("unlearn", "data", "report", "reconstruct"))
+MODULES += ("l2ul_fast/cli/kme.py:kme,_here,_facts,_store_cells,_listed",)
 MODULES += ("l2ul_fast/cli/options.py:parse_names,parse_words,parse_ints,parse_settings,_value,thread_list",)
 MODULES += ("l2ul_fast/cli/bench.py:_command,_listing,reproduce",)
 WORDS = listed("""
@@ -35,7 +37,9 @@ LINES = listed("""
     unlearn saved --rows 3 | unlearn saved --rows-file rows.txt --rtol 1e-3 --check --json | unlearn saved --refresh |
     unlearn saved --rows 5-9 --defer --request-id a | unlearn saved --finish | show saved | show saved --json |
     reconstruct saved | reconstruct saved --before saved --truth-file truth.txt --json |
-    reconstruct saved --candidates-file truth.txt | report run | report run --out page | compare run run |
+    reconstruct saved --candidates-file truth.txt | reconstruct gone --before saved --truth-file truth.npz |
+    reconstruct gone --truth-file truth.npz --json | unlearn gone --finish --json |
+    report run | report run --out page | compare run run |
     compare run run --all --json --min-effect 0.2 | reproduce run lr/magic/newton | env | env --json | data list |
     data list --json | data fetch | data convert mine.csv | data convert mine.csv --codec zstd --json |
     data make magic --rows 300 | data make skin adult --rows 200 --json | data verify rows.h5 |
@@ -92,7 +96,12 @@ def corpus() -> Path:
     (place / "empty").mkdir()
     (place / "run").mkdir()
     (place / "run" / "records.jsonl").write_text(json.dumps(RECORD) + "\n")
-    L2UL("lr", random_state=0).fit(place / "rows.h5", part="all").save(place / "saved")
+    u = L2UL("lr", random_state=0).fit(place / "rows.h5", part="all")
+    u.save(place / "saved")
+    X, y = u.retained().take(np.arange(9))
+    np.savez(place / "truth.npz", X=X[7:8], y=y[7:8])
+    u.unlearn([7])
+    u.save(place / "gone", defer=True)
     return place
 
 
@@ -110,7 +119,7 @@ def prepare() -> None:
 def cases() -> Any:
     word = st.one_of(st.sampled_from(WORDS), st.text(max_size=6))
     edit = st.tuples(st.sampled_from(("put", "insert", "drop", "option", "option", "flag")), st.integers(0, 30), word)
-    return st.fixed_dictionaries({"line": st.sampled_from(LINES), "edits": st.lists(edit, max_size=3)})
+    return st.fixed_dictionaries({"line": st.sampled_from(LINES), "edits": st.lists(edit, max_size=2)})
 
 
 def words_of(case: Any) -> list[str]:
