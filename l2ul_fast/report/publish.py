@@ -124,7 +124,12 @@ def rewrite(root: Path, name: str, figure: Figure, styles: Styles) -> list[Path]
     for part, where in PARTS.items():
         if where.records == name:
             page = root / where.page
-            text = page.read_text(encoding="utf-8")
+            try:
+                text = page.read_text(encoding="utf-8")
+            except OSError as error:
+                raise UserError(
+                    f"cannot rewrite {page}: {error.strerror}: --publish takes the project's folder"
+                ) from None
             write_atomic(page, markdown.replace_part(text, part, part_text(root, part, styles)))
             pages.append(page)
     return pages
