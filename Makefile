@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SMOKE := --config benchmarks/smoke.conf.json
 BASE ?= HEAD~1
+SECONDS ?= 60
 # Tests in so many processes, 1.3 GB of memory each at most; 0: in one, for a debugger.
 TEST_PROCESSES ?= 2
 PYTEST := python -m pytest -n $(TEST_PROCESSES) --dist worksteal
@@ -17,7 +18,7 @@ ifeq ($(LINKED),yes)
 export PYTHONPATH := $(CURDIR):$(CURDIR)/kernels$(if $(PYTHONPATH),:$(PYTHONPATH))
 endif
 
-.PHONY: help venv linked-venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
+.PHONY: help venv linked-venv test test-real test-all test-lowest test-newest coverage-kernels mutants fuzz lint hooks bench \
   bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
 	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
+	@echo "make fuzz SECONDS=60  hostile files, arguments and calls: does each end well, or in one sentence?"
 	@echo "make lint           ruff, codespell and mypy"
 	@echo "make hooks          let git run ruff and codespell before every commit"
 	@echo "make bench-pytest   pytest-benchmark suites, saved in .benchmarks"
@@ -74,6 +76,10 @@ coverage-kernels: export NUMBA_DISABLE_JIT = 1
 coverage-kernels: venv
 	$(BIN)/coverage run -m pytest tests/kernels
 	$(BIN)/coverage report
+
+# Hostile cases, each in a process of its own with 2 GB and 10 s: a fresh seed, which is printed (FUZZ_OPTIONS=--seed=N).
+fuzz: venv
+	$(BIN)/python tests/fuzz/engine.py --seconds $(SECONDS) $(FUZZ_OPTIONS)
 
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py

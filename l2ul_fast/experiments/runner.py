@@ -75,14 +75,34 @@ class Options:
     def _of(cls, found: Mapping[str, Any]) -> Options:
         known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
         for name in ("experiments", "datasets", "methods", "select"):
-            known[name] = tuple(known.get(name) or ())
-        return cls(**known)
+            known[name] = _words(name, known.get(name))
+        plugins = known.get("plugins") or {}
+        known["plugins"] = {kind: _words("plugins", some) for kind, some in plugins.items()}
+        one = cls(**known)
+        kinds: dict[str, Any] = {
+            "profile": str,
+            "data_dir": str,
+            "raw_dir": (str, type(None)),
+            "numbers": dict,
+            "retry_failed": bool,
+        }
+        wrong = [name for name, kind in kinds.items() if not isinstance(getattr(one, name), kind)]
+        if wrong or type(one.seed) is not int or one.seed < 0:
+            raise TypeError(f"{(wrong or ['seed'])[0]} is none")
+        return one
 
     def write(self, path: Path) -> None:
         """Keep them as JSON, before those that the file holds already."""
         mine = json.loads(json.dumps(asdict(self)))
         held = [json.loads(json.dumps(asdict(one))) for one in (self.read_all(path) if path.exists() else ())]
         write_atomic(path, json.dumps(mine | {"before": [one for one in held if one != mine]}, indent=2) + "\n")
+
+
+def _words(name: str, found: Any) -> tuple[str, ...]:
+    """A list of names; TypeError for anything else."""
+    if not isinstance(found or (), list | tuple) or not all(isinstance(word, str) for word in found or ()):
+        raise TypeError(f"{name} must be a list of names")
+    return tuple(found or ())
 
 
 def experiments_of(options: Options) -> list[Experiment]:

@@ -111,7 +111,10 @@ def rewrite(root: Path, name: str, styles: Styles) -> list[Path]:
                 file = drawing.name.replace("headline", "main")
                 drawing.figure.savefig(root / "docs" / f"{file}.png", dpi=100, bbox_inches="tight")
         page = root / where.page
-        text = page.read_text(encoding="utf-8")
+        try:
+            text = page.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot rewrite {page}: {error.strerror}: --publish takes the project's folder") from None
         write_atomic(page, markdown.replace_part(text, part, part_text(root, part, styles)))
         pages.append(page)
     return pages

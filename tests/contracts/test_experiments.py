@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -414,15 +413,15 @@ def test_progress_says_what_takes_long(tmp_path, monkeypatch):
 def test_compiling_is_no_part_of_the_preparation(monkeypatch):
     class Slow(TimedMethod):
         def prepare(self, table, model, seed):
-            asked.append(table.n)
-            time.sleep(0 if len(asked) > 1 else 0.3)
             super().prepare(table, model, seed)
+            asked.append(table.n)
+            self.prepare_seconds = 0.0 if len(asked) > 1 else 5.0  # the first one compiles
 
     asked = []
     monkeypatch.setattr(arena, "_compiled", set())
     monkeypatch.setattr(arena, "timed", lambda name, m: Slow(name))
     rows = inputs.standin_rows(1000, "skin")
-    assert arena.Arena("toy", "synthetic", rows, rows, "lr", 1, None)["nothing"].prepare_seconds < 0.2
+    assert arena.Arena("toy", "synthetic", rows, rows, "lr", 1, None)["nothing"].prepare_seconds == 0
     assert asked == [arena.FEW, 1000]
 
 
@@ -457,3 +456,20 @@ def test_a_job_that_yields_nothing_or_twice_has_failed(tmp_path):
     assert (summary.new, summary.failed) == (1, 2)
     assert len(run.records) == 3
     assert json.loads(run.path.read_text().splitlines()[-1])["n"] == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"experiments": "lr"},
+        {"seed": -1},
+        {"plugins": ["a"]},
+        {"plugins": {"data": [1]}},
+        {"numbers": 3},
+        {"before": [3]},
+    ],
+)
+def test_damaged_options_are_one_sentence(wrong, tmp_path):
+    (tmp_path / "options.json").write_text(json.dumps({"experiments": ["lr"]} | wrong))
+    with pytest.raises(UserError, match="cannot read the options of the run"):
+        runner.Options.read_all(tmp_path / "options.json")
