@@ -64,6 +64,13 @@ class Attributes:
             raise DataError(f"its attribute {name} must be a list of whole numbers")
         return [int(value) for value in values]
 
+    def words(self, name: str, size: int) -> tuple[str, ...]:
+        """(size,) pieces of text."""
+        values = np.asarray(self.get(name))
+        if values.shape != (size,) or not all(isinstance(value, str) for value in values):
+            raise DataError(f"its attribute {name} must be {size} names")
+        return tuple(values)
+
     def numbers(self, name: str, size: int, low: float, high: float) -> NDArray[np.float64]:
         """(size,) numbers from low to high."""
         values = np.asarray(self.get(name))

@@ -28,7 +28,7 @@ PACKED = (".gz", ".bz2", ".xz")
 # What reading a damaged or truncated file or archive may raise.
 READ_ERRORS = (
     *(EOFError, OSError, NotImplementedError, RuntimeError, struct.error),  # a zip's other methods, passwords, headers
-    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeDecodeError),
 )
 #: Bytes of what is read as a whole: the text of one patient, all of adult.data.
 MOST_BYTES = 64 << 20
@@ -219,6 +219,8 @@ def read_npz(path: Path, d: int, split_seed: int = 0) -> Iterator[Rows]:
     """Arrays X (n, d) and y (n,) of a NumPy archive; NaN is imputed."""
     try:
         X, y = load_arrays(path, "X", "y")
+        if X.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
+            raise TypeError(f"they hold {X.dtype} and {y.dtype}")
         X = X.astype(np.float32)
     except DataError:
         raise
