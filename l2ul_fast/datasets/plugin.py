@@ -20,7 +20,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-import h5py
 import numpy as np
 
 from l2ul_fast.datasets.file.check import own_dataset, refuse_bomb
@@ -404,7 +403,7 @@ def _h5(path: Path) -> Source:
         width = X.shape[1]
 
     def blocks() -> Iterator[Block]:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, str(path)) as file:
             for start in range(0, len(file["y"]), _ROWS):
                 part = slice(start, start + _ROWS)
                 yield _numbers(file["X"][part], path), _labels(file["y"][part], path)
@@ -415,7 +414,7 @@ def _h5(path: Path) -> Source:
 def _is_dataset_file(path: Path) -> bool:
     """Whether an HDF5 file is one of l2ul's, or damaged, so that `open_dataset` has to say what is wrong."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, str(path)) as file:
             return bool(file.attrs.get("format") == FORMAT)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError):
         return True

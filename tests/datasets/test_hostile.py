@@ -5,8 +5,8 @@ import hostile
 import numpy as np
 import pytest
 
-from l2ul_fast.datasets.file import check
-from l2ul_fast.datasets.file.hdf5 import verify
+from l2ul_fast.datasets.file import check, hdf5
+from l2ul_fast.datasets.file.hdf5 import open_dataset, verify
 from l2ul_fast.datasets.stream import sample_partitions, stream_counts
 from l2ul_fast.errors import DataError
 from l2ul_fast.tables import FileTable
@@ -30,6 +30,25 @@ def test_fit_counts_and_verify_refuse_the_same(tmp_path, monkeypatch, name, kind
             with pytest.raises(DataError) as caught:
                 use()
             hostile.one_sentence(caught.value)
+
+
+@pytest.mark.timeout(30)
+def test_text_that_hdf5_would_read_without_end_is_refused(tmp_path):
+    data = bytearray(hostile.valid_file())
+    heap = data.index(check.HEAP)
+    first = heap + 16  # an object of the heap: made longer, what follows it lies where nothing is
+    size = int.from_bytes(data[first + 8 : first + 16], "little")
+    for longer in (16, 4000, 2**62):
+        data[first + 8 : first + 16] = (size + longer).to_bytes(8, "little")
+        (tmp_path / "a.h5").write_bytes(data)
+        with pytest.raises(DataError, match="its text is damaged" if longer > 16 else "cannot be used"):
+            open_dataset(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:  # a sound heap, grown and shrunk, among other data
+        file["Z"] = np.arange(5000)
+        file.attrs["a"] = ["x" * k for k in range(200)]
+        del file.attrs["a"]
+        file.attrs["b"] = ["y" * 5 * k for k in range(300)]
+    hdf5.open_hdf5(tmp_path / "b.h5", "b.h5").close()
 
 
 def test_hostile_files_are_refused_or_true(tmp_path):

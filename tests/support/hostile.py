@@ -54,6 +54,8 @@ SVM = "".join(f"{k} " + " ".join(f"{j + 1}:{v}" for j, v in enumerate(row)) + "\
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     """Some bytes flipped, overwritten, left out, doubled or cut off."""
+    if not data:
+        return rng.bytes(10)
     out = bytearray(data)
     kind = rng.integers(6)
     a, b = sorted(int(k) for k in rng.integers(0, len(data) + 1, 2))
@@ -289,7 +291,7 @@ def odd_text(text: bytes, rng: np.random.Generator) -> bytes:
     """Text with something in it that no table holds."""
     kind = rng.integers(9)
     if kind <= 4:
-        k = int(rng.integers(len(text)))
+        k = int(rng.integers(len(text) + 1))
         return text[:k] + ODD_TEXT[rng.integers(len(ODD_TEXT))] + text[k:]
     if kind == 5:
         return text.decode("latin-1").encode(str(rng.choice(["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])))

@@ -6,7 +6,9 @@ link; and every chunk that a shape promises must be there, so that a small file 
 
 import contextlib
 import importlib
+import mmap
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -15,9 +17,11 @@ from numpy.typing import NDArray
 
 from l2ul_fast.errors import DataError
 
-MOST_ROWS, MOST_COLUMNS, MOST_CLASSES = 2**40, 2**16, 2**16 - 1
+MOST_ROWS, MOST_COLUMNS, MOST_CLASSES = 2**40, 2**16, 2**12
 MOST_TEXT = 4096  # characters
 MOST_BYTES_OF_AN_ATTRIBUTE = 16 << 20
+#: Where rows lie; the beginning of a global heap, version 1; how much is searched for those.
+DATA, HEAP, MOST_BYTES_SEARCHED = ("X", "y", "cells"), b"GCOL\1\0\0\0", 256 << 20
 #: What unpacks to more than both is refused.
 BOMB_BYTES, BOMB_RATIO = 256 << 20, 200
 
@@ -26,6 +30,49 @@ def refuse_bomb(what: str, unpacked: int, packed: int) -> None:
     """DataError for what takes some hundred times its size; such data is made to fill memory or disk."""
     if unpacked > BOMB_BYTES and unpacked > BOMB_RATIO * packed:
         raise DataError(f"{what} unpacks to more than {BOMB_RATIO} times its size ({packed} bytes): unpack it yourself")
+
+
+def check_heaps(path: Path, file: h5py.File) -> None:
+    """DataError for a damaged global heap, in which HDF5 keeps text: it may read one without end.
+
+    Looks where HDF5 puts them, between the rows, and not through rows, which can be many.
+    """
+    taken = sorted(extent for name in DATA for extent in _extents(file, name))
+    with open(path, "rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        low, left = 0, MOST_BYTES_SEARCHED
+        for start, size in [*taken, (len(memory), 0)]:
+            high = min(start, low + left)
+            at = memory.find(HEAP, low, high)
+            while at >= 0:
+                if not _is_sound_heap(memory, at):
+                    raise DataError("its text is damaged")
+                at = memory.find(HEAP, at + len(HEAP), high)
+            left -= max(0, high - low)
+            low = max(low, start + size)
+
+
+def _extents(file: h5py.File, name: str) -> list[tuple[int, int]]:
+    """(first byte, bytes) of the pieces that a dataset's rows lie in, as far as that can be told."""
+    found: list[tuple[int, int]] = []
+    with contextlib.suppress(KeyError, OSError, RuntimeError, TypeError, ValueError):
+        if isinstance(file.get(name, getlink=True), h5py.HardLink) and file.get(name, getclass=True) is h5py.Dataset:
+            data = file[name]
+            if data.chunks is not None:
+                data.id.chunk_iter(lambda info: found.append((info.byte_offset, info.size)))
+            elif data.id.get_offset() is not None:
+                found.append((data.id.get_offset(), data.id.get_storage_size()))
+    return found
+
+
+def _is_sound_heap(memory: mmap.mmap, at: int) -> bool:
+    """Whether a collection of objects, each with its size before it, ends where it says."""
+    end, place = at + int.from_bytes(memory[at + 8 : at + 16], "little"), at + 16
+    while place + 16 <= end <= len(memory):
+        index, size = (int.from_bytes(memory[place + k : place + k + w], "little") for k, w in ((0, 2), (8, 8)))
+        if index == 0 and size < 16:  # what is free, this header included: HDF5 would stay here
+            return False
+        place += 16 + (size + 7) // 8 * 8 if index else size
+    return at + 16 <= place <= end <= len(memory)
 
 
 class Attributes:

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.file.check import MOST_COLUMNS, MOST_ROWS, Attributes, own_dataset
+from l2ul_fast.datasets.file.check import MOST_COLUMNS, MOST_ROWS, Attributes, check_heaps, own_dataset
 from l2ul_fast.datasets.file.chunks import chunk_offsets, is_plain, read_at
 from l2ul_fast.datasets.file.layout import CODECS, FORMAT, FORMAT_VERSION, chunk_rows, dataset_path, source_label
 from l2ul_fast.datasets.file.writer import DatasetWriter
@@ -179,9 +179,16 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
 def open_hdf5(source: Any, shown: str, hint: str = "make it again") -> h5py.File:
     """An HDF5 file at a path or in a stream, for reading; DataError if it is none."""
     try:
-        return h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
+        file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
         raise DataError(f"{shown} is not an HDF5 file, or is truncated or damaged: {hint}") from error
+    try:
+        if isinstance(source, Path):
+            check_heaps(source, file)
+    except (DataError, OSError) as error:
+        file.close()
+        raise DataError(f"{shown} cannot be used: {error}") from None
+    return file
 
 
 def from_h5py(path: Path, file: h5py.File, shown: str, local: bool = True) -> DatasetFile:
