@@ -161,7 +161,7 @@ def _one_sentence(failed: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{failed}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
+        raise DataError(f"{failed}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
 
 
 def _checked_name(name: str, origin: Path) -> str:
@@ -269,6 +269,8 @@ def _labels(y: Any, origin: Path) -> np.ndarray:
     elif labels.dtype.kind not in "biufU":
         raise DataError(f"{origin}: classes must be numbers or words, not {labels.dtype}")
     if labels.dtype.kind == "U":
+        if (np.char.find(labels, "\0") >= 0).any():
+            raise DataError(f"{origin} has a class with a NUL byte")
         labels = np.where(np.isin(labels, NO_LABEL), "", labels)
     elif labels.dtype.kind == "f" and np.isinf(labels).any():
         raise DataError(f"{origin} has a class that is infinite")

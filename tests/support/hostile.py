@@ -395,16 +395,15 @@ def read_own(path: Path) -> None:
 def slow_rows(case: Path) -> np.ndarray | None:
     """X by other means, where there are any."""
     suffixes = "".join(case.suffixes)
-    if suffixes == ".csv":
-        lines = [
-            line.split(",") for line in case.read_bytes().decode("utf-8-sig", "replace").splitlines() if line.strip()
-        ]
+    if suffixes.startswith(".csv"):
+        text = (case.read_bytes() if suffixes == ".csv" else open_packed(case)).decode("utf-8-sig", "replace")
+        lines = [line.split(",") for line in text.splitlines() if line.strip()]
         names = lines[0][0].strip().isalpha() and lines[0][1].strip().isalpha()
         return np.array([[float(f) for f in line[:-1]] for line in lines[names:]]).astype(np.float32)
     if suffixes == ".npz":
         with np.load(case) as archive:
             return archive["X"].astype(np.float32)
-    return X if suffixes.startswith(".csv") and len(open_packed(case)) == len(CSV) else None
+    return None
 
 
 def open_packed(case: Path) -> bytes:

@@ -225,7 +225,7 @@ def read_npz(path: Path, d: int, split_seed: int = 0) -> Iterator[Rows]:
     except DataError:
         raise
     except Exception as error:  # of many kinds: NumPy evaluates the headers
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DataError(f"{path} is not a NumPy archive with X and y, or is damaged: {reason}") from error
     if X.ndim != 2 or X.shape[1] != d or y.shape != X.shape[:1] or not np.isin(y, (0, 1)).all():
         raise DataError(f"{path} must hold X (n, {d}) and y (n,) of 0 and 1, not {X.shape} and {y.shape}")
