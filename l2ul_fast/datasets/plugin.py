@@ -20,11 +20,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-import h5py
 import numpy as np
 
 from l2ul_fast.datasets.file.check import own_dataset, refuse_bomb
-from l2ul_fast.datasets.file.hdf5 import open_dataset, open_hdf5
+from l2ul_fast.datasets.file.hdf5 import numbered, open_dataset, open_hdf5
 from l2ul_fast.datasets.file.layout import FORMAT, SUFFIXES, dataset_path, default_data_dir
 from l2ul_fast.datasets.file.writer import DatasetWriter
 from l2ul_fast.datasets.registry import REGISTRY, DatasetInfo
@@ -103,15 +102,14 @@ def load_dataset_file(
         In one sentence, when the file cannot be used or its name is taken.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # not Path.is_file, which raises for names that are too long
         raise DataError(f"there is no file {path}")
     if path.suffix.lower() == ".py":
         return register_dataset(_class_in(path)(), path, data_dir=data_dir, codec=codec, progress=progress)
     if path.suffix.lower() in (".h5", ".hdf5") and _is_dataset_file(path):
         with open_dataset(path) as data:
-            columns = tuple(map(str, data.attrs.get("columns", ()))) or _numbered(data.d)
             name = path.name.removesuffix(SUFFIXES["own"]) if path.name.endswith(SUFFIXES["own"]) else path.stem
-            return _entry(_checked_name(name, path), path, data.n, columns, data.source, path)
+            return _entry(_checked_name(name, path), path, data.n, data.columns, data.source, path)
     name = Path(path.stem).stem if path.suffix.lower() in PACKED else path.stem
     return _made(_checked_name(name, path), path, _content(path), data_dir, codec, progress)
 
@@ -163,7 +161,7 @@ def _one_sentence(failed: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{failed}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
+        raise DataError(f"{failed}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
 
 
 def _checked_name(name: str, origin: Path) -> str:
@@ -205,7 +203,7 @@ def _made(
     with contextlib.suppress(DataError), open_dataset(path) as data:
         if data.source == source:
             return _entry(name, origin, data.n, content.columns, source, path)
-        made_of = str(data.attrs.get("source_page", ""))
+        made_of = data.made_of
     if made_of not in ("", page):
         raise DataError(f"{path} was made from {made_of}: delete it, or give {origin} another name")
     n, codes, words = _classes(origin, content)
@@ -271,6 +269,8 @@ def _labels(y: Any, origin: Path) -> np.ndarray:
     elif labels.dtype.kind not in "biufU":
         raise DataError(f"{origin}: classes must be numbers or words, not {labels.dtype}")
     if labels.dtype.kind == "U":
+        if (np.char.find(labels, "\0") >= 0).any():
+            raise DataError(f"{origin} has a class with a NUL byte")
         labels = np.where(np.isin(labels, NO_LABEL), "", labels)
     elif labels.dtype.kind == "f" and np.isinf(labels).any():
         raise DataError(f"{origin} has a class that is infinite")
@@ -279,14 +279,13 @@ def _labels(y: Any, origin: Path) -> np.ndarray:
 
 def _numbers(X: Any, origin: Path) -> np.ndarray:
     try:
+        rows = np.asarray(X)
+        if rows.dtype.kind in "cmMV":  # a cast would drop what is no number
+            raise TypeError(f"got {rows.dtype}")
         with np.errstate(over="ignore"):  # an infinity is refused, with its row, when it is written
-            return np.asarray(X).astype(np.float32)
+            return rows.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"{origin}: X must hold numbers: {str(error).splitlines()[0]}") from None
-
-
-def _numbered(d: int) -> tuple[str, ...]:
-    return tuple(f"x{j}" for j in range(d))
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -318,7 +317,7 @@ def _arrays(origin: Path, X: Any, y: Any) -> Content:
     digest = hashlib.sha256(np.ascontiguousarray(rows).data)
     digest.update("\n".join(map(str, labels.ravel().tolist())).encode())
     width = rows.shape[1] if rows.ndim == 2 else 1
-    return Content(columns or _numbered(width), lambda: iter([(rows, labels)]), digest.hexdigest())
+    return Content(columns or numbered(width), lambda: iter([(rows, labels)]), digest.hexdigest())
 
 
 def _csv(path: Path) -> Source:
@@ -357,7 +356,7 @@ def _csv(path: Path) -> Source:
             for X, labels in parse_text(stream, layout, str(path), line=2 if header else 1):
                 yield X, _labels(np.char.strip(labels, '"'), path)
 
-    return names if header else _numbered(len(names)), blocks
+    return names if header else numbered(len(names)), blocks
 
 
 def _is_number(text: bytes) -> bool:
@@ -406,20 +405,20 @@ def _h5(path: Path) -> Source:
         width = X.shape[1]
 
     def blocks() -> Iterator[Block]:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, str(path)) as file:
             for start in range(0, len(file["y"]), _ROWS):
                 part = slice(start, start + _ROWS)
                 yield _numbers(file["X"][part], path), _labels(file["y"][part], path)
 
-    return _numbered(width), blocks
+    return numbered(width), blocks
 
 
 def _is_dataset_file(path: Path) -> bool:
     """Whether an HDF5 file is one of l2ul's, or damaged, so that `open_dataset` has to say what is wrong."""
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path, str(path)) as file:
             return bool(file.attrs.get("format") == FORMAT)
-    except OSError:
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError):
         return True
 
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,9 @@ from l2ul_fast.datasets import registry
 from l2ul_fast.datasets.file import check, writer
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter, open_dataset, verify
 from l2ul_fast.datasets.plugin import load_dataset_file
+from l2ul_fast.datasets.sets.sepsis import HOURLY
 from l2ul_fast.datasets.stream.cellstore import CellStore, stream_cells
+from l2ul_fast.datasets.stream.manifest import Manifest, describe, load
 from l2ul_fast.datasets.stream.stream import sample_partitions, stream_counts
 from l2ul_fast.datasets.text.rawfiles import find_raw, read_rows
 from l2ul_fast.errors import DataError
@@ -51,6 +54,8 @@ SVM = "".join(f"{k} " + " ".join(f"{j + 1}:{v}" for j, v in enumerate(row)) + "\
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     """Some bytes flipped, overwritten, left out, doubled or cut off."""
+    if not data:
+        return rng.bytes(10)
     out = bytearray(data)
     kind = rng.integers(6)
     a, b = sorted(int(k) for k in rng.integers(0, len(data) + 1, 2))
@@ -74,7 +79,7 @@ ODD = (
     *("", "3000", "x" * 5000, "a\nb", b"bytes", np.uint64(2**64 - 1), 1j, np.void(b"12"), h5py.Empty("f8")),
 )
 ATTRIBUTES = ("n", "d", "classes", "class_counts", "mean", "variance", "scale", "split_seed", "n_train")
-TEXTS = ("format", "format_version", "name", "source", "split_rule")
+TEXTS = ("columns", "format", "format_version", "name", "source", "split_rule")
 
 
 def odd_value(rng: np.random.Generator):
@@ -101,11 +106,14 @@ def lie(file: h5py.File, rng: np.random.Generator) -> None:
         file.attrs[name] = odd_value(rng)
 
 
-def _replace(file: h5py.File, name: str, rng: np.random.Generator, folder: Path) -> None:
+REPLACEMENTS = 15
+STILL_TRUE = 13  # the one that leaves the same rows
+
+
+def replace(file: h5py.File, name: str, kind: int, rng: np.random.Generator, folder: Path) -> None:
     """X or y is no dataset of this file's own, or another one."""
     old = file[name][:]
     del file[name]
-    kind = rng.integers(15)
     chunks = {"chunks": (64, *old.shape[1:]), "fletcher32": True}
     if kind == 0:
         file.create_group(name)
@@ -148,12 +156,12 @@ def _replace(file: h5py.File, name: str, rng: np.random.Generator, folder: Path)
     elif kind == 12:
         zeros = np.zeros((2_000_000, *old.shape[1:]), old.dtype)
         file.create_dataset(name, data=zeros, chunks=(1_000_000, *old.shape[1:]), compression="gzip")
-    elif kind == 13:
+    elif kind == STILL_TRUE:
         made = file.create_dataset(name, (640, *old.shape[1:]), old.dtype, maxshape=(None, *old.shape[1:]), **chunks)
         made[:] = np.resize(old, made.shape)
         made.resize(N, axis=0)
     else:
-        file.create_dataset(name, data=old[::-1] if rng.random() < 0.5 else old[:-1], **chunks)
+        file.create_dataset(name, data=old * 2 if rng.random() < 0.5 else old[:-1], **chunks)
 
 
 @cache
@@ -161,7 +169,10 @@ def valid_file(codec: str = "none") -> bytes:
     """A dataset file: N rows in chunks of 64."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(writer, "chunk_rows", return_value=64):
         path = Path(folder) / "a.h5"
-        with DatasetWriter(path, name="toy", source="standin:1:0", d=D, classes=[0, 1], codec=codec) as made:
+        extra = {"columns": list("abcd")}
+        with DatasetWriter(
+            path, name="toy", source="standin:1:0", d=D, classes=[0, 1], codec=codec, extra_attrs=extra
+        ) as made:
             made.append(X, Y)
         return path.read_bytes()
 
@@ -185,7 +196,7 @@ def make_h5(path: Path, rng: np.random.Generator) -> None:
         if kind == 2:
             lie(file, rng)
         else:
-            _replace(file, str(rng.choice(["X", "y"])), rng, path.parent)
+            replace(file, str(rng.choice(["X", "y"])), int(rng.integers(REPLACEMENTS)), rng, path.parent)
 
 
 def read_h5(path: Path) -> None:
@@ -202,6 +213,8 @@ def read_h5(path: Path) -> None:
             labels = [table.classes[k] for _, b in parts for k in b]
         finally:
             table.close()
+        with own_registry():
+            load_dataset_file(path)
         partitions = sample_partitions(path, 3, 4, random_state=0)
         counts = stream_counts(path, partitions, by_class=True)
         assert counts.sum() == 3 * table.n, "counts that do not add up"
@@ -278,7 +291,7 @@ def odd_text(text: bytes, rng: np.random.Generator) -> bytes:
     """Text with something in it that no table holds."""
     kind = rng.integers(9)
     if kind <= 4:
-        k = int(rng.integers(len(text)))
+        k = int(rng.integers(len(text) + 1))
         return text[:k] + ODD_TEXT[rng.integers(len(ODD_TEXT))] + text[k:]
     if kind == 5:
         return text.decode("latin-1").encode(str(rng.choice(["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])))
@@ -308,40 +321,20 @@ def npy(shape, dtype="'<f4'", body=b"", order="False") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + body
 
 
+SHAPES = ["(300, 4)", "(300, 18)", "(2147483648, 4)", "(1099511627776, 4)", "(-1, 4)", "(300,)", "()", "(0, 4)"]
+TYPES = ["'<f4'", "'|O'", "'<f8'", "'<c8'", "'<M8[D]'", "'<U4'", "'|V16'", "[('a', '<f4')]", "'<f2'", "'nonsense'"]
+LABELS = npy("(300,)", "'|u1'", Y.astype(np.uint8).tobytes())
+
+
 def make_npz(path: Path, rng: np.random.Generator) -> None:
     packed = io.BytesIO()
     if rng.random() < 0.5:
         np.savez_compressed(packed, X=X, y=WORDS)
         data = damaged(packed.getvalue(), rng)
     else:
-        shapes = [
-            "(300, 4)",
-            "(2147483648, 4)",
-            "(1099511627776, 4)",
-            "(-1, 4)",
-            "(300,)",
-            "()",
-            "(300, 4, 1)",
-            "(0, 4)",
-        ]
-        types = [
-            "'<f4'",
-            "'|O'",
-            "'<f8'",
-            "'<c8'",
-            "'<M8[D]'",
-            "'<U4'",
-            "'|V16'",
-            "[('a', '<f4')]",
-            "'<f2'",
-            "'nonsense'",
-        ]
-        member = npy(rng.choice(shapes), rng.choice(types), X.tobytes(), str(rng.choice(["False", "True", "1e9"])))
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in ("X.npy", "y.npy", "X.npy")[: int(rng.choice([1, 2, 2, 2, 3]))]:
-                plain = npy("(300,)", "'|u1'", Y.astype(np.uint8).tobytes())
-                archive.writestr(name, member if (name == "X.npy") == (rng.random() < 0.8) else plain)
-        data = packed.getvalue()
+        lie = npy(rng.choice(SHAPES), rng.choice(TYPES), X.tobytes(), str(rng.choice(["False", "True", "1e9"])))
+        both = [("X.npy", lie), ("y.npy", LABELS)] if rng.random() < 0.8 else [("X.npy", LABELS), ("y.npy", lie)]
+        data = zipped((both + both[:1])[: int(rng.choice([1, 2, 2, 2, 3]))])
     path.with_name("case.npz").write_bytes(data)
 
 
@@ -364,24 +357,32 @@ def make_foreign(path: Path, rng: np.random.Generator) -> None:
         file.create_dataset("X", data=X, chunks=(64, D) if rng.random() < 0.5 else None)
         file.create_dataset("y", data=WORDS.astype("S"), chunks=(64,))
         if rng.random() < 0.5:
-            _replace(file, str(rng.choice(["X", "X"])), rng, path.parent)
+            replace(file, "X", int(rng.integers(REPLACEMENTS)), rng, path.parent)
             return
     path.write_bytes(damaged(path.read_bytes(), rng))
+
+
+@contextlib.contextmanager
+def own_registry():
+    """Datasets that are registered meanwhile are forgotten again."""
+    known = dict(registry.REGISTRY)
+    try:
+        yield
+    finally:
+        registry.REGISTRY.clear()
+        registry.REGISTRY.update(known)
 
 
 def read_own(path: Path) -> None:
     """As `l2ul data convert FILE` does; an accepted file becomes a sound one that holds what a slow reader reads."""
     (case,) = path.parent.glob("case.*")
-    known = dict(registry.REGISTRY)
     try:
-        info = load_dataset_file(case, path.parent / "data")
+        with own_registry():
+            info = load_dataset_file(case, path.parent / "data")
     except DataError as error:
         one_sentence(error)
         assert not list((path.parent / "data").glob("*")), "something is left"
         return
-    finally:
-        registry.REGISTRY.clear()
-        registry.REGISTRY.update(known)
     assert info.path is not None
     assert verify(info.path) == [], "the file made is not sound"
     expected = slow_rows(case)
@@ -394,16 +395,15 @@ def read_own(path: Path) -> None:
 def slow_rows(case: Path) -> np.ndarray | None:
     """X by other means, where there are any."""
     suffixes = "".join(case.suffixes)
-    if suffixes == ".csv":
-        lines = [
-            line.split(",") for line in case.read_bytes().decode("utf-8-sig", "replace").splitlines() if line.strip()
-        ]
+    if suffixes.startswith(".csv"):
+        text = (case.read_bytes() if suffixes == ".csv" else open_packed(case)).decode("utf-8-sig", "replace")
+        lines = [line.split(",") for line in text.splitlines() if line.strip()]
         names = lines[0][0].strip().isalpha() and lines[0][1].strip().isalpha()
         return np.array([[float(f) for f in line[:-1]] for line in lines[names:]]).astype(np.float32)
     if suffixes == ".npz":
         with np.load(case) as archive:
             return archive["X"].astype(np.float32)
-    return X if suffixes.startswith(".csv") and len(open_packed(case)) == len(CSV) else None
+    return None
 
 
 def open_packed(case: Path) -> bytes:
@@ -413,48 +413,66 @@ def open_packed(case: Path) -> bytes:
 
 
 MAGIC = b"".join(
-    b",".join(b"%.3f" % v for v in np.resize(row, 10)) + (b",g\n", b",h\n")[k] for row, k in zip(X, Y, strict=True)
+    b",".join(b"%.3f" % v for v in np.resize(row, 10)) + (b",h\n", b",g\n")[k] for row, k in zip(X, Y, strict=True)
 )
-HOURS = b"|".join(b"%d" % k for k in range(40))
+ADULT = b"39, ?, 7, Bachelors, 13, Never-married, Adm-clerical, Unmarried, White, Male, 2174, 0, 40, Cuba, <=50K\n"
+PSV = "|".join((*HOURLY, "SepsisLabel")).encode() + b"\n" + (b"|".join(b"%d" % k for k in range(40)) + b"|1\n") * 3
+
+
+def zipped(members: list[tuple[str, bytes]]) -> bytes:
+    """A zip archive; a name may come twice."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings(action="ignore"):
+        for name, data in members:
+            archive.writestr(name, data)
+    return packed.getvalue()
 
 
 def make_original(path: Path, rng: np.random.Generator) -> None:
-    """Originals of the paper's sets: text, packed text, zips."""
+    """Originals of the paper's sets: text, packed text, zips, many files, arrays."""
     raw = path.with_name("raw")
     raw.mkdir()
-    kind = rng.integers(5)
-    buffer = io.BytesIO()
-    if kind <= 1:
-        names = ["magic04.data", "a/magic04.data", "../magic04.data", "/magic04.data", "magic04.data.gz", "x.txt"]
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in rng.choice(names, int(rng.integers(1, 4))):
-                text = odd_text(MAGIC, rng) if rng.random() < 0.5 else MAGIC
-                archive.writestr(str(name), gzip.compress(text) if name.endswith("gz") else text)
-        data = buffer.getvalue()
-        (raw / "magic04.data.zip").write_bytes(damaged(data, rng) if kind else data)
-    elif kind == 2:
-        from l2ul_fast.datasets.sets.sepsis import HOURLY
+    kind = rng.integers(6)
 
-        head = "|".join((*HOURLY, "SepsisLabel")).encode() + b"\n"
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            for k in range(5):
-                text = head + (HOURS + b"|%d\n" % (k % 2)) * 3
-                name = f"training/p{0 if rng.random() < 0.1 else k:06d}.psv"
-                archive.writestr(name, odd_text(text, rng) if rng.random() < 0.3 else text)
-        data = buffer.getvalue()
-        (raw / "training_setA.zip").write_bytes(damaged(data, rng) if rng.random() < 0.5 else data)
+    def text(sound: bytes) -> bytes:
+        return [odd_text, damaged, lambda data, rng: data][rng.integers(3)](sound, rng)
+
+    def either(sound: bytes) -> bytes:
+        return damaged(sound, rng) if rng.random() < 0.6 else sound
+
+    if kind == 0:
+        names = ["magic04.data", "a/magic04.data", "../magic04.data", "/magic04.data", "magic04.data.gz", "x.txt"]
+        chosen = [str(name) for name in rng.choice(names, int(rng.integers(1, 4)))]
+        members = [(name, gzip.compress(text(MAGIC)) if name.endswith("gz") else text(MAGIC)) for name in chosen]
+        (raw / "magic04.data.zip").write_bytes(either(zipped(members)))
+    elif kind in (1, 2):
+        suffix = str(rng.choice(list(PACK)))
+        name, sound = ("magic04.data", MAGIC) if kind == 1 else ("adult.data", ADULT * 50)
+        (raw / f"{name}{suffix}").write_bytes(either(PACK[suffix](text(sound))))
     elif kind == 3:
-        text = "".join(line + "".join(f" {j}:1" for j in range(5, 19)) + "\n" for line in SVM.splitlines()).encode()
-        (raw / "susy").write_bytes(odd_text(text, rng) if rng.random() < 0.5 else damaged(text, rng))
+        patients = [
+            (f"training/p{k * (rng.random() < 0.97):06d}.psv", text(PSV) if rng.random() < 0.2 else PSV)
+            for k in range(5)
+        ]
+        if rng.random() < 0.7:
+            (raw / "training_setA.zip").write_bytes(either(zipped(patients)))
+        else:
+            (raw / "training").mkdir()
+            for name, data in patients:
+                (raw / name).write_bytes(data)
+    elif kind == 4:
+        (raw / "susy").write_bytes(text(SVM.replace("\n", "".join(f" {j}:1" for j in range(5, 19)) + "\n").encode()))
     else:
         packed = io.BytesIO()
         np.savez_compressed(packed, X=np.resize(X, (N, 18)), y=Y)
-        (raw / "susy_subset.npz").write_bytes(damaged(packed.getvalue(), rng))
+        lie = npy(rng.choice(SHAPES), rng.choice(TYPES), np.resize(X, (N, 18)).tobytes())
+        data = packed.getvalue() if rng.random() < 0.5 else zipped([("X.npy", lie), ("y.npy", LABELS)])
+        (raw / "susy_subset.npz").write_bytes(either(data))
 
 
 def read_original(path: Path) -> None:
     raw = path.with_name("raw")
-    name = {"magic04.data.zip": "magic", "training_setA.zip": "sepsis"}.get(next(raw.iterdir()).name, "susy")
+    name = next((name for name in ("magic", "adult", "susy") if list(raw.glob(name + "*"))), "sepsis")
     try:
         for A, b in read_rows(find_raw(name, raw)):
             assert A.dtype == np.float32, "rows of another type"
@@ -465,6 +483,37 @@ def read_original(path: Path) -> None:
         one_sentence(error)
 
 
+# --- manifests of shards -------------------------------------------------------------------------------------------
+
+
+def make_manifest(path: Path, rng: np.random.Generator) -> None:
+    data = path.with_name("data.h5")
+    data.write_bytes(valid_file())
+    Manifest([describe(str(data))]).save(path)
+    text = path.read_bytes()
+    if rng.random() < 0.5:
+        path.write_bytes(damaged(text, rng) if rng.random() < 0.8 else b"[" * 100_000)
+        return
+    facts = json.loads(text)
+    odd = [None, True, -1, 0, 2**70, 1.5, "", "x" * 5000, "a\0b", [], [1], {}, {"a": 1}, float("nan"), float("inf")]
+    where = facts if rng.random() < 0.3 else facts["shards"][0]
+    where[str(rng.choice(list(where)))] = odd[rng.integers(len(odd))]
+    path.write_text(json.dumps(facts))
+
+
+def read_manifest(path: Path) -> None:
+    """As `l2ul kme MANIFEST` does: what it says must still be what the shards say."""
+    try:
+        shards = load(path)
+        if shards != [describe(shard.path) for shard in shards]:
+            return
+        Manifest(shards)
+    except DataError as error:
+        one_sentence(error)
+        return
+    assert [shard.n for shard in shards] == [N], "other rows"
+
+
 TARGETS = {
     "h5": (make_h5, read_h5),
     "cells": (make_cells, read_cells),
@@ -473,6 +522,7 @@ TARGETS = {
     "parquet": (make_parquet, read_own),
     "foreign": (make_foreign, read_own),
     "original": (make_original, read_original),
+    "manifest": (make_manifest, read_manifest),
 }
 
 
@@ -480,7 +530,7 @@ def one_sentence(error: object) -> None:
     text = str(error)
     assert text, "an empty message"
     assert "\n" not in text, f"more than a line: {text[:200]!r}"
-    assert len(text) < 2000, f"a message of {len(text)} characters"
+    assert len(text) < 5000, f"a message of {len(text)} characters"
 
 
 def run(target: str, seed: int, folder: Path) -> str | None:

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.datasets.file.check import MOST_COLUMNS, MOST_ROWS, Attributes, own_dataset
+from l2ul_fast.datasets.file.check import MOST_COLUMNS, MOST_ROWS, Attributes, check_heaps, own_dataset
 from l2ul_fast.datasets.file.chunks import chunk_offsets, is_plain, read_at
 from l2ul_fast.datasets.file.layout import CODECS, FORMAT, FORMAT_VERSION, chunk_rows, dataset_path, source_label
 from l2ul_fast.datasets.file.writer import DatasetWriter
@@ -30,12 +30,17 @@ FLOAT32, SMALLEST = float(np.finfo(np.float32).max), 1e-300  # of numbers that a
 _CACHE_BYTES = 16 << 20  # h5py's chunk cache must hold two chunks, or small reads decode each chunk again and again
 
 
+def numbered(d: int) -> tuple[str, ...]:
+    """Names of d columns that have none."""
+    return tuple(f"x{j}" for j in range(d))
+
+
 class DatasetFile:
     """An open dataset file, read only. Made by open_dataset; close it, or use it as a context manager."""
 
     def __init__(self, path: Path, file: h5py.File, local: bool = True) -> None:
         facts = Attributes(file)
-        if file.attrs.get("format") is None or facts.text("format") != FORMAT:
+        if "format" not in file.attrs or facts.text("format") != FORMAT:
             raise DataError("it is an HDF5 file, but not one of l2ul's datasets")
         version = facts.whole("format_version", 0, 2**31)
         if version != FORMAT_VERSION:
@@ -57,6 +62,8 @@ class DatasetFile:
         self.scale = facts.numbers("scale", self.d, SMALLEST, FLOAT32)
         if not np.allclose(self.scale, scale_of(self.variance), rtol=1e-6, atol=0):
             raise DataError("its scale and variance do not fit each other")
+        self.columns = facts.words("columns", self.d) if "columns" in file.attrs else numbered(self.d)
+        self.made_of = facts.text("source_page") if "source_page" in file.attrs else ""
         self.X, self.y = own_dataset(file, "X"), own_dataset(file, "y")
         if self.X.shape != (self.n, self.d) or self.y.shape != (self.n,):
             raise DataError(f"X is {self.X.shape} and y is {self.y.shape}, but it says n={self.n}, d={self.d}")
@@ -69,6 +76,7 @@ class DatasetFile:
             )
         if 4 * self.chunk_rows * self.d > MOST_BYTES_OF_A_CHUNK:
             raise DataError(f"its chunks have {4 * self.chunk_rows * self.d} bytes, at most 64 MB are read")
+        self._finite = np.zeros(-(-self.n // self.chunk_rows), bool)  # chunks without NaN, as far as they were read
         self.offsets: NDArray[np.int64] | None = None
         if local and is_plain(self.X):  # where chunks lie in the file
             self.offsets, self._handle = chunk_offsets(self.X), file.id.get_vfd_handle()
@@ -114,9 +122,11 @@ class DatasetFile:
             raise DataError(
                 f"{self.path} is damaged in rows {start}..{stop - 1} (checksum or read error): make the file again"
             ) from error
-        bad = first_bad_row(X[: stop - start])
-        if bad >= 0:
-            raise DataError(f"row {start + bad} of {self.path} has a NaN or an infinity")
+        if not self._finite[start // self.chunk_rows]:  # once: it takes a few percent of a pass
+            bad = first_bad_row(X[: stop - start])
+            if bad >= 0:
+                raise DataError(f"row {start + bad} of {self.path} has a NaN or an infinity")
+            self._finite[start // self.chunk_rows] = True
         if y is not None:
             self._check_labels(y, start)
         return X[: stop - start], y
@@ -160,7 +170,7 @@ class DatasetFile:
 def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
     """Open a dataset file after checking its version, attributes and shapes; DataError if it is not one."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"there is no dataset file {path}: make it with `l2ul data convert` or `l2ul data make`")
     hint = "make it again" if path.suffix in (".h5", ".hdf5") else f"make one of it with `l2ul data convert {path}`"
     return from_h5py(path, open_hdf5(path, str(path), hint), str(path))
@@ -169,9 +179,16 @@ def open_dataset(path: str | os.PathLike[str]) -> DatasetFile:
 def open_hdf5(source: Any, shown: str, hint: str = "make it again") -> h5py.File:
     """An HDF5 file at a path or in a stream, for reading; DataError if it is none."""
     try:
-        return h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
+        file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
         raise DataError(f"{shown} is not an HDF5 file, or is truncated or damaged: {hint}") from error
+    try:
+        if isinstance(source, Path):
+            check_heaps(source, file)
+    except (DataError, OSError) as error:
+        file.close()
+        raise DataError(f"{shown} cannot be used: {error}") from None
+    return file
 
 
 def from_h5py(path: Path, file: h5py.File, shown: str, local: bool = True) -> DatasetFile:

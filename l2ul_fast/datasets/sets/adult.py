@@ -6,6 +6,7 @@ from typing import BinaryIO
 import numpy as np
 
 from l2ul_fast.datasets.registry import CC_BY, UCI, DatasetInfo, RawFile, StandIn, register, words
+from l2ul_fast.datasets.text.csv import check_number
 from l2ul_fast.datasets.text.rawfiles import (
     MOST_BYTES,
     READ_ERRORS,
@@ -67,7 +68,7 @@ def read_adult(stream: BinaryIO, name: str, split_seed: int = 0, seen: Seen | No
             if len(fields) != 15:
                 raise ValueError(f"it has {len(fields)} fields instead of 15")
             labels.append(("<=50K", ">50K").index(fields[14]))
-            rows.append([codes[j][fields[j]] if j in codes else float(fields[j]) for j in range(14)])
+            rows.append([codes[j][fields[j]] if j in codes else check_number(fields[j].encode()) for j in range(14)])
         except (ValueError, KeyError) as error:
             raise DataError(f"{name}, line {number} is damaged: {error}") from None
     if rows:

@@ -5,6 +5,7 @@ standardised; its attributes name the data it was made from. Written atomically,
 """
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class CellStore:
     def __init__(self, path: Path | str, source: Source | Shards | None = None) -> None:
         """Open `path`; with `source`, also make sure that it was made from that data."""
         self.path = Path(path)
-        if not self.path.is_file():
+        if not os.path.isfile(self.path):
             raise DataError(f"there is no cell store {self.path}: make it with `l2ul kme --cells`")
         self._file = open_hdf5(self.path, str(self.path))
         try:

@@ -27,6 +27,7 @@ from l2ul_fast.files import write_atomic
 
 FORMAT = "l2ul-manifest"
 FORMAT_VERSION = 1
+MOST_OF_A_PATH = 4096
 
 
 def expand(source: Source) -> list[str]:
@@ -140,8 +141,10 @@ def load(path: Path) -> list[Shard]:
             found.append(Shard(**fields))
         if not all(isinstance(s.path, str) and isinstance(s.checksum, str) and s.n > 0 for s in found):
             raise ValueError("a shard without a path, a checksum or rows")
+        if any(len(s.path) > MOST_OF_A_PATH for s in found):
+            raise ValueError("a path that is too long")
         return found
     except OSError as error:
         raise DataError(f"cannot read the manifest {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(f"{path} is not a manifest of shards, or is damaged ({str(error)[:80]})") from None

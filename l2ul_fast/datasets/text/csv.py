@@ -68,7 +68,8 @@ def parse_block(text: bytes, layout: Layout, libsvm: bool = False) -> Rows:
 
     read = _libsvm_rows if libsvm else _dense_rows
     # to pyarrow, a lone carriage return ends a line; NumPy's words lose their last NUL bytes
-    if text.count(b"\r") == text.count(b"\r\n") and b"\0" not in text:
+    lone = b"\r" in text and text.count(b"\r") != text.count(b"\r\n")
+    if not lone and b"\0" not in text:
         with contextlib.suppress(pa.ArrowInvalid, ValueError):
             return read(text, layout)
     _name_bad_line(text, layout, libsvm)

@@ -28,7 +28,7 @@ PACKED = (".gz", ".bz2", ".xz")
 # What reading a damaged or truncated file or archive may raise.
 READ_ERRORS = (
     *(EOFError, OSError, NotImplementedError, RuntimeError, struct.error),  # a zip's other methods, passwords, headers
-    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeDecodeError),
 )
 #: Bytes of what is read as a whole: the text of one patient, all of adult.data.
 MOST_BYTES = 64 << 20
@@ -219,11 +219,13 @@ def read_npz(path: Path, d: int, split_seed: int = 0) -> Iterator[Rows]:
     """Arrays X (n, d) and y (n,) of a NumPy archive; NaN is imputed."""
     try:
         X, y = load_arrays(path, "X", "y")
+        if X.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
+            raise TypeError(f"they hold {X.dtype} and {y.dtype}")
         X = X.astype(np.float32)
     except DataError:
         raise
     except Exception as error:  # of many kinds: NumPy evaluates the headers
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DataError(f"{path} is not a NumPy archive with X and y, or is damaged: {reason}") from error
     if X.ndim != 2 or X.shape[1] != d or y.shape != X.shape[:1] or not np.isin(y, (0, 1)).all():
         raise DataError(f"{path} must hold X (n, {d}) and y (n,) of 0 and 1, not {X.shape} and {y.shape}")

@@ -5,7 +5,6 @@ import errno
 import gzip
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -13,13 +12,17 @@ import textwrap
 import numpy as np
 import pytest
 import requests
+from dataset_files import rows_of
+from hostile import own_registry
 
 from l2ul_fast.datasets import registry
 from l2ul_fast.datasets.file.hdf5 import open_dataset, verify
+from l2ul_fast.datasets.plugin import load_dataset_file
 from l2ul_fast.datasets.registry import REGISTRY, RawFile
 from l2ul_fast.datasets.text.convert import convert
 from l2ul_fast.datasets.text.fetch import fetch
 from l2ul_fast.errors import DataError
+from l2ul_fast.tables import FileTable
 
 MAGIC = b"1,2,3,4,5,6,7,8,9,10,g\n" * 3 + b"2,3,4,5,6,7,8,9,10,11,h\n" * 2
 SUM = hashlib.sha256(MAGIC).hexdigest()
@@ -154,31 +157,66 @@ def test_rows_identify_text_without_a_published_sum(folders, monkeypatch):
     assert sources[0] == sources[1] != sources[2]
 
 
-def test_killed_while_converting_then_run_again(small_magic, folders):
+def test_killed_at_any_write_then_run_again(tmp_path):
+    """The signal that writing beyond RLIMIT_FSIZE sends ends the process like SIGKILL, half-way through a write."""
+    old, new = ("".join(f"{k * s},{k % 2}\n" for k in range(50)) for s in (1, 2))
+    (tmp_path / "mine.csv").write_text(old)
+    script = """
+        import os, resource, signal
+        from pathlib import Path
+        from l2ul_fast.datasets.plugin import load_dataset_file
+        made, done = load_dataset_file("mine.csv", ".").path, []
+        before = made.read_bytes()
+        Path("mine.csv").write_text(open("new.csv").read())
+        for limit in range(0, len(before), 700):
+            child = os.fork()
+            if not child:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+                load_dataset_file("mine.csv", ".")
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            assert os.WTERMSIG(status) == signal.SIGXFSZ, status
+            assert made.read_bytes() == before
+            done.append(len(list(Path(".").glob(".mine.own.h5.*.tmp"))))
+        print(len(done), sum(done))
+    """
+    (tmp_path / "new.csv").write_text(new)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    kills, left = map(int, done.stdout.split() or pytest.fail(done.stderr))
+    assert kills == left > 10  # each left its half file, and removed that of the one before
+    with own_registry():
+        path = load_dataset_file(tmp_path / "mine.csv", tmp_path).path
+    assert sorted(os.listdir(tmp_path)) == ["mine.csv", "mine.own.h5", "new.csv"]
+    assert verify(path) == []
+    assert rows_of(path)[0][3, 0] == 6
+
+
+def test_a_folder_that_takes_no_file_is_one_sentence(small_magic, folders):
+    raw, _ = folders
+    (raw / "magic04.data").write_bytes(MAGIC)
+    for folder in ("/proc/nowhere", "/proc/self", raw / "magic04.data"):
+        with pytest.raises(
+            DataError, match=r"cannot write .*magic\.h5: (No such|Permission|Not a dir|Operation not|File ex)"
+        ):
+            convert("magic", raw, folder)
+
+
+def test_a_read_error_is_one_sentence(small_magic, folders, monkeypatch):
     raw, data = folders
     (raw / "magic04.data").write_bytes(MAGIC)
-    before = convert("magic", raw, data, subset=True).read_bytes()
-    script = """
-        import sys, time
-        from l2ul_fast.datasets.text.convert import convert
-        def stop_here(done, total):
-            print("half", flush=True)
-            time.sleep(600)
-        convert("magic", sys.argv[1], sys.argv[2], progress=stop_here, subset=True)
-    """
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), str(raw), str(data)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout.readline() == "half\n"
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    child.stdout.close()
-    left = sorted(os.listdir(data))
-    assert len(left) == 2  # the old file and the temporary one of the dead process
-    assert (data / "magic.subset.h5").read_bytes() == before
-    path = convert("magic", raw, data, subset=True)
-    assert os.listdir(data) == ["magic.subset.h5"]
-    assert verify(path) == []
+    path = convert("magic", raw, data)
+
+    def failing(*args):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "preadv", failing)
+    assert verify(path) == [f"{path} is damaged in rows 0..4 (checksum or read error): make the file again"]
+    with pytest.raises(DataError, match=r"magic\.h5 is damaged in rows 0\.\.4"):
+        FileTable(path)
 
 
 def test_a_failed_write_to_disk_is_noticed_at_once(small_magic, folders, monkeypatch):
