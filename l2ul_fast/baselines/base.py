@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import Flag, ModelLike, Number0, TableLike, checked, read_array
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import ArrayTable, Table
@@ -64,7 +65,8 @@ class Baseline:
         """Whether its model is the minimiser of A's objective; else its answers approximate a retrain of its own."""
         return True
 
-    def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
+    @checked
+    def prepare(self, table: TableLike, model: ModelLike, seed: Number0 = 0) -> None:
         """Train on the table and build what requests need."""
         start = time.perf_counter()
         if self.in_memory and not isinstance(table, ArrayTable):
@@ -83,6 +85,8 @@ class Baseline:
     def unlearn(self, forget: ArrayLike, commit: bool = False) -> Answer:
         """The model without the rows with these numbers, in any order, each at most once."""
         ids = self._ids(forget)
+        if commit is not True and commit is not False:
+            commit = Flag()("commit", commit)
         if ids.size == 0:
             return self._answer(self._nothing())
         outcome = self._outcome(ids)
@@ -125,10 +129,9 @@ class Baseline:
     def _ids(self, forget: ArrayLike) -> Ids:
         if not hasattr(self, "table"):
             raise UserError(f"{self.name} must be prepared before it can unlearn")
-        ids = np.asarray(forget)
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise UserError("the rows to forget must be a list of row numbers")
-        ids = np.sort(ids.astype(np.int64))
+        from l2ul_fast.unlearner.requests import checked_ids
+
+        ids = checked_ids(forget if isinstance(forget, np.ndarray | list) else read_array("the row numbers", forget))
         if ids.size and (ids[0] < 0 or ids[-1] >= self._present.size):
             raise UserError(f"row {ids[0] if ids[0] < 0 else ids[-1]} does not exist")
         if not self._present[ids].all():

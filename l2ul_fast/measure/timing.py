@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from l2ul_fast.checks import Whole, Within
+
 #: Pool threads spin for some milliseconds after their work: with several threads, the next candidate waits until they
 #: sleep, or it would share its cores with them (see also l2ul_fast.cli.main).
 PAUSE = 0.01
@@ -51,6 +53,7 @@ def interleave(
 
     Candidates must be warmed up already. `inner[name]` calls are timed together where one would be too short to time.
     """
+    repeats, pause = Whole(1)("repeats", repeats), Within(0.0, 3600.0)("pause", pause)
     names, inner, orders = list(calls), inner or {}, random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     enabled = gc.isenabled()

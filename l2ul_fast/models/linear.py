@@ -6,9 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import parameters, plain
 from l2ul_fast.models.fit import Float, weighted
+from l2ul_kernels.validate import check_matrix, readable
+
+
+def readable_rows(X: ArrayLike, d: int) -> NDArray[Any]:
+    """X (n, d) as kernels and BLAS read it: contiguous, float32 or float64; a ValueError or TypeError otherwise."""
+    X = check_matrix(X, d, "the model")
+    return readable(X, np.float32 if X.dtype == np.float32 else np.float64)
 
 
 class LinearModel:
@@ -33,13 +41,13 @@ class LinearModel:
 
     def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, weights: Any = None) -> Float:
         """(p,) mean gradient of the loss over the rows, each times its weight, without penalty."""
-        g = np.zeros(self.size)
-        self._add_sums(theta, X, y, g, None, weights)
-        return g / max(len(np.asarray(X)), 1)
+        g, X = np.zeros(self.size), plain("X", X)
+        self._add_sums(parameters("theta", theta, self.size), X, plain("y", y), g, None, weights)
+        return g / max(len(X), 1)
 
     def penalty_gradient(self, theta: ArrayLike) -> Float:
         """(p,) lam * theta on the coefficients, 0 on intercepts."""
-        return self.lam * np.where(self._penalised, np.asarray(theta, np.float64), 0.0)
+        return self.lam * np.where(self._penalised, parameters("theta", theta, self.size), 0.0)
 
     def gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
         """(p,) gradient of the objective."""
@@ -47,11 +55,15 @@ class LinearModel:
 
     def loss(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> float:
         """The objective: mean loss over the rows with penalty."""
-        return self._objective(theta, weighted((X, y)))[0]
+        return self._of_rows(theta, X, y)[0]
 
     def hessian(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
         """(p, p) Hessian of the objective."""
-        return self._objective(theta, weighted((X, y)))[2]
+        return self._of_rows(theta, X, y)[2]
+
+    def _of_rows(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> tuple[float, Float, Float]:
+        at = parameters("theta", theta, self.size)
+        return self._objective(at, weighted((plain("X", X), plain("y", y))))
 
     def _penalty(self, theta: ArrayLike) -> float:
         return self.lam / 2 * float((np.asarray(theta, np.float64)[self._penalised] ** 2).sum())
@@ -64,4 +76,8 @@ class LinearModel:
             n += len(X) if weights is None else float(np.sum(weights))
         n, H = max(n, 1.0), np.triu(H) + np.triu(H, 1).T
         penalty = self.lam * np.diag(self._penalised)
-        return total / n + self._penalty(theta), g / n + self.penalty_gradient(theta), H / n + penalty
+        return (
+            total / n + self._penalty(theta),
+            g / n + self.lam * np.where(self._penalised, theta, 0.0),
+            H / n + penalty,
+        )
