@@ -171,8 +171,10 @@ def newton(
     converged = norm <= tol
     if not converged and tol >= LEAST_TOL and np.isfinite(norm):
         # rounding alone may keep the gradient of columns of very large values above tol
-        step = _solve(hessian if gauge is None else hessian + gauge, gradient)
-        converged = bool(np.abs(step).max() <= SMALL_STEP * np.abs(theta).max())
+        step, reach = _solve(hessian if gauge is None else hessian + gauge, gradient), np.sqrt(np.diag(hessian))
+        converged = bool(
+            np.isfinite(reach).all() and (np.abs(step) * reach).max() <= SMALL_STEP * (np.abs(theta) * reach).max()
+        )
     return Fit(theta, norm, steps, converged, hessian, value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from l2ul_fast.checks import Finite, Number0, Within, checked, parameters, plain
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, Float, Rows, check_training, finite_scores, newton, weighted
+from l2ul_fast.models.fit import LEAST_TOL, Fit, Float, Rows, check_training, finite_scores, newton, weighted
 from l2ul_fast.models.linear import LinearModel, readable_rows
 from l2ul_kernels.codegen.jit import kernel
 from l2ul_kernels.linear.losses import NAMES, POISSON, derivatives, value
@@ -116,6 +117,9 @@ class GeneralisedLinearModel(LinearModel):
         begin = self.start() if start is None else parameters("start", start, self.size).copy()
         scale = max(1.0, float(np.abs(objective(self.start())[1]).max()))
         fit = newton(objective, begin, tol * scale, progress=progress)
+        if not fit.converged and not fit.gradient_norm <= tol * scale and tol >= LEAST_TOL:
+            again = self._fit_scaled(rows, begin, tol, relative=True, progress=progress)
+            fit = replace(again, steps=again.steps + fit.steps) if again.converged else fit
         if not fit.converged and not fit.gradient_norm <= (ROUNDING if tol < ROUNDING else tol) * scale:
             raise UserError(
                 f"the {self.name} regression did not converge: after {fit.steps} Newton steps the gradient norm is "

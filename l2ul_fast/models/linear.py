@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.checks import parameters, plain
-from l2ul_fast.models.fit import Float, weighted
+from l2ul_fast.models.fit import Fit, Float, newton, weighted
+from l2ul_fast.models.scaled import ScaledRows
 from l2ul_kernels.validate import check_matrix, readable
+
+#: Largest gradient entry that may be left when a fit goes on until rounding stops it.
+ROUNDING = 1e-9
 
 
 def readable_rows(X: ArrayLike, d: int) -> NDArray[Any]:
@@ -68,16 +72,56 @@ class LinearModel:
     def _penalty(self, theta: ArrayLike) -> float:
         return self.lam / 2 * float((np.asarray(theta, np.float64)[self._penalised] ** 2).sum())
 
-    def _objective(self, theta: ArrayLike, blocks: Iterable[Any]) -> tuple[float, Float, Float]:
-        """(value, gradient (p,), Hessian (p, p)) of the objective over blocks (X, y, weights or None)."""
+    def _objective(
+        self, theta: ArrayLike, blocks: Iterable[Any], strength: Float | None = None
+    ) -> tuple[float, Float, Float]:
+        """(value, gradient (p,), Hessian (p, p)) of the objective over blocks (X, y, weights or None).
+
+        strength (p,): the penalty of each parameter, where it is not that of the model.
+        """
         g, H, total, n = np.zeros(self.size), np.zeros((self.size, self.size)), 0.0, 0.0
         for X, y, weights in blocks:
             total += self._add_sums(theta, X, y, g, H, weights)
             n += len(X) if weights is None else float(np.sum(weights))
         n, H = max(n, 1.0), np.triu(H) + np.triu(H, 1).T
-        penalty = self.lam * np.diag(self._penalised)
-        return (
-            total / n + self._penalty(theta),
-            g / n + self.lam * np.where(self._penalised, theta, 0.0),
-            H / n + penalty,
-        )
+        if strength is not None:
+            t = np.asarray(theta, np.float64)
+            return total / n + 0.5 * float(strength @ t**2), g / n + strength * t, H / n + np.diag(strength)
+        pull, penalty = self.lam * np.where(self._penalised, theta, 0.0), self.lam * np.diag(self._penalised)
+        return total / n + self._penalty(theta), g / n + pull, H / n + penalty
+
+    def _fit_scaled(
+        self,
+        rows: Any,
+        start: Float,
+        tol: float,
+        gauge: Float | None = None,
+        relative: bool = False,
+        progress: Callable[[int, float], object] | None = None,
+    ) -> Fit:
+        """The same minimiser by Newton's method on columns of one size; its gradient norm is in their units.
+
+        relative: tol is a share of the gradient at zero.
+        """
+        scaled, outputs = ScaledRows(rows, self.d), self.size // (self.d + 1)
+        into = np.zeros((self.size, self.size))  # theta of the scaled rows = into @ theta
+        for k in range(outputs):
+            at, free = np.arange(k * self.d, (k + 1) * self.d), outputs * self.d + k
+            into[at, at], into[free, at], into[free, free] = scaled.scale, scaled.centre, 1.0
+        pull = self.lam / np.maximum(scaled.scale, 1e-150) ** 2
+        strength = np.append(np.tile(pull, outputs), np.zeros(outputs))
+
+        def objective(theta: Float) -> tuple[float, Float, Float]:
+            return self._objective(theta, scaled.weighted_blocks(), strength)
+
+        limit = tol * max(1.0, float(np.abs(objective(self.start())[1]).max())) if relative else tol
+        fit = newton(objective, into @ start, limit, gauge=gauge, progress=progress)
+        fit.converged |= fit.gradient_norm <= max(limit, ROUNDING)
+        fit.theta = np.asarray(np.linalg.solve(into, fit.theta), np.float64)
+        if gauge is not None:
+            fit.theta[~self._penalised] -= fit.theta[~self._penalised].mean()
+        found: Any = fit.hessian
+        with np.errstate(over="ignore", invalid="ignore"):
+            hessian = into.T @ found @ into
+        fit.hessian = hessian if np.isfinite(hessian).all() else None
+        return fit

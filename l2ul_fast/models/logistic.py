@@ -11,13 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.checks import Finite, Labels, Number0, Within, checked, parameters, plain
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, Float, Rows, check_training, chord, finite_scores, newton, softmax_rows, weighted
-from l2ul_fast.models.linear import LinearModel
+from l2ul_fast.models.fit import (
+    LEAST_TOL,
+    Fit,
+    Float,
+    Rows,
+    check_training,
+    chord,
+    finite_scores,
+    newton,
+    softmax_rows,
+    weighted,
+)
+from l2ul_fast.models.linear import ROUNDING, LinearModel
 from l2ul_kernels.linear import logistic, softmax
 from l2ul_kernels.validate import check_matrix
-
-#: Largest gradient entry that may be left when a fit goes on until rounding stops it.
-ROUNDING = 1e-9
 
 
 class LogisticModel(LinearModel):
@@ -153,6 +161,9 @@ class LogisticModel(LinearModel):
             if norm <= tol:
                 return Fit(begin, norm, passes - 1, True, None, float("nan"))
         fit = newton(objective, begin, tol, gauge=gauge, progress=progress)
+        if not fit.converged and tol > 0:
+            again = self._fit_scaled(rows, begin, tol, gauge, progress=progress)
+            fit = replace(again, steps=again.steps + fit.steps) if again.converged and tol >= LEAST_TOL else fit
         if not fit.converged and not (tol == 0.0 and fit.gradient_norm <= ROUNDING):
             raise UserError(
                 f"logistic regression did not converge: after {fit.steps} Newton steps the gradient norm is "

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_fast.checks import Finite, Labels, NotNegative, Number0, Whole, Within, checked, parameters, plain
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.models.fit import Fit, check_training, chord, finite_scores, softmax_rows, weighted
+from l2ul_fast.models.scaled import ScaledRows, far_apart
 from l2ul_fast.models.trust_region import trust_newton
 from l2ul_kernels.mlp.adam import PairFits, mlp_fit_pairs, mlp_train
 from l2ul_kernels.mlp.anchored import AnchoredPairs, mlp_anchored_pairs
@@ -191,6 +192,8 @@ class MLPModel:
         curvature=False leaves the Hessian at the solution out.
         """
         rows, tol = check_training(rows, self.d, self.n_classes, "the MLP"), Within(0.0)("tol", tol)
+        if far_apart(rows):
+            return self._fit_scaled(rows, start, tol, seed, progress, max_steps, curvature)
         if start is None:
             start = self.anchor if self.anchor is not None else self._adam(*_sample(rows), [seed])[0]
         begin, passes = parameters("start", start, self.size), 0
@@ -207,8 +210,51 @@ class MLPModel:
         def evaluate(theta: Vector) -> tuple[float, Vector]:
             return self.evaluate(theta, rows)
 
+        return self._descend(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, progress)
+
+    def _fit_scaled(
+        self,
+        rows: Any,
+        start: ArrayLike | None,
+        tol: float,
+        seed: int,
+        progress: Progress | None,
+        max_steps: int,
+        curvature: bool,
+    ) -> Fit:
+        """The same objective minimised on columns of one size; its gradient norm is in their units."""
+        scaled, hd = ScaledRows(rows, self.d), self.h * self.d
+        back = np.eye(self.size)  # theta = back @ (theta of the scaled rows)
+        for k in range(self.h):
+            at = np.arange(k * self.d, (k + 1) * self.d)
+            back[at, at], back[hd + k, at] = 1 / scaled.scale, -scaled.centre / scaled.scale
+        data = self.with_anchor(np.zeros(self.size), 0.0)  # the loss alone
+
+        def evaluate(theta: Vector) -> tuple[float, Vector]:
+            loss, gradient = data.evaluate(theta, scaled)
+            at = back @ theta
+            away = at if self.anchor is None else at - self.anchor
+            return loss + self.penalty(at), gradient + self.strength * (back.T @ away)
+
+        def hessian(theta: Vector) -> Vector:
+            return data.hessian_of(theta, scaled) + self.strength * back.T @ back
+
+        if start is None and self.anchor is None:
+            X, y = _sample(rows)
+            begin = self._adam((X - scaled.centre) / scaled.scale, y, [seed])[0]
+        else:
+            first: Any = self.anchor if start is None else parameters("start", start, self.size)
+            begin = np.asarray(np.linalg.solve(back, first))
+        found = self._descend(evaluate, hessian, begin, tol, max_steps, progress)
+        found.theta = back @ found.theta
+        found.hessian = self.hessian_of(found.theta, rows) if curvature and self.n_classes == 2 else None
+        return found
+
+    def _descend(
+        self, evaluate: Any, hessian: Any, start: Vector, tol: float, max_steps: int, progress: Progress | None
+    ) -> Fit:
         if self.n_classes == 2:
-            return trust_newton(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, progress)
+            return trust_newton(evaluate, hessian, start, tol, max_steps, progress)
         from scipy.optimize import minimize  # p passes per exact Hessian would be too many
 
         options = {"maxiter": 20 * max_steps, "maxfun": 40 * max_steps, "gtol": 0.0, "ftol": 0.0, "maxcor": 30}
