@@ -40,6 +40,11 @@ def read_array(name: str, values: Any) -> NDArray[Any]:
         raise DataError(f"{name} cannot be read as an array: {' '.join(str(error).split())[:200]}") from None
 
 
+def all_finite(a: NDArray[Any]) -> bool:
+    """Whether all numbers are finite."""
+    return a.dtype.kind != "f" or bool(np.isfinite(a).all())
+
+
 def plain(name: str, values: Any) -> NDArray[Any]:
     """An array of numbers as it is, anything else as numpy reads it: quick where all is well, NaNs included."""
     if type(values) is np.ndarray and values.dtype.kind in "fiub":
@@ -52,7 +57,7 @@ def parameters(name: str, values: Any, size: int) -> NDArray[np.float64]:
     found = plain(name, values)
     if found.shape != (size,):
         raise DataError(f"{name} must have shape ({size},), got {found.shape}")
-    if not np.isfinite(found).all():
+    if not all_finite(found):
         raise DataError(f"{name} must be finite, but has a NaN or an infinity")
     return np.asarray(found, np.float64)
 
@@ -77,7 +82,7 @@ class Numbers:
             raise DataError(f"{name} must hold numbers, got {found.dtype}")
         if self.ndim is not None and found.ndim != self.ndim:
             raise DataError(f"{name} must have {self.ndim} dimension(s), got shape {found.shape}")
-        if self.finite and found.dtype.kind == "f" and not np.isfinite(found).all():
+        if self.finite and not all_finite(found):
             bad = int(np.isfinite(found).reshape(len(np.atleast_1d(found)), -1).all(axis=1).argmin())
             raise DataError(f"row {bad} of {name} has a NaN or an infinity")
         return found.astype(np.float64, copy=False) if self.double else found

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from l2ul_fast.checks import Labels, Numbers, known_classes
+from l2ul_fast.checks import Labels, Numbers, all_finite, known_classes
 from l2ul_fast.errors import DataError, UserError
 
 Float = NDArray[np.float64]
@@ -92,7 +92,7 @@ def softmax_rows(z: Float) -> Float:
 
 def finite_scores(z: Float) -> Float:
     """The scores; DataError where one is no number: such a row has no class."""
-    if not np.isfinite(z).all():
+    if not all_finite(z):
         raise DataError("a score is NaN or infinite: the parameters or the rows are not finite, or too large")
     return z
 

@@ -90,6 +90,9 @@ class GeneralisedLinearModel(LinearModel):
             raise UserError("a target is NaN or infinite")
         return glm_sums(X, y, given, self._code, at, g, np.zeros((self.size, self.size)) if H is None else H)
 
+    def _whole(self, H: Float) -> Float:
+        return np.triu(H) + np.triu(H, 1).T
+
     def predict(self, theta: ArrayLike, X: ArrayLike) -> Float:
         """(n,) expected targets."""
         at = parameters("theta", theta, self.size)

@@ -59,15 +59,18 @@ class LinearModel:
 
     def loss(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> float:
         """The objective: mean loss over the rows with penalty."""
-        return self._of_rows(theta, X, y)[0]
+        at = parameters("theta", theta, self.size)
+        return self._objective(at, weighted((plain("X", X), plain("y", y))))[0]
 
     def hessian(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> Float:
         """(p, p) Hessian of the objective."""
-        return self._of_rows(theta, X, y)[2]
+        g, H, X = np.zeros(self.size), np.zeros((self.size, self.size)), plain("X", X)
+        self._add_sums(parameters("theta", theta, self.size), X, plain("y", y), g, H)
+        return self._whole(H) / max(len(X), 1) + self.lam * np.diag(self._penalised)
 
-    def _of_rows(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> tuple[float, Float, Float]:
-        at = parameters("theta", theta, self.size)
-        return self._objective(at, weighted((plain("X", X), plain("y", y))))
+    def _whole(self, H: Float) -> Float:
+        """H with what is above the diagonal below it too, where sums leave that out."""
+        return H
 
     def _penalty(self, theta: ArrayLike) -> float:
         return self.lam / 2 * float((np.asarray(theta, np.float64)[self._penalised] ** 2).sum())
@@ -83,7 +86,7 @@ class LinearModel:
         for X, y, weights in blocks:
             total += self._add_sums(theta, X, y, g, H, weights)
             n += len(X) if weights is None else float(np.sum(weights))
-        n, H = max(n, 1.0), np.triu(H) + np.triu(H, 1).T
+        n, H = max(n, 1.0), self._whole(H)
         if strength is not None:
             t = np.asarray(theta, np.float64)
             return total / n + 0.5 * float(strength @ t**2), g / n + strength * t, H / n + np.diag(strength)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.checks import Finite, Labels, NotNegative, Number0, Whole, Within, checked, parameters, plain
+from l2ul_fast.checks import Finite, Labels, NotNegative, Number0, Whole, Within, all_finite, checked, parameters, plain
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.models.fit import Fit, check_training, chord, finite_scores, softmax_rows, weighted
 from l2ul_fast.models.scaled import ScaledRows, far_apart
@@ -383,7 +383,7 @@ class MLPModel:
 def finite_rows(X: ArrayLike) -> NDArray[Any]:
     """X; DataError where it is not finite: an infinity would only switch hidden units off or on."""
     X = plain("X", X)
-    if not np.isfinite(X).all():
+    if not all_finite(X):
         raise DataError("X must be finite, but has a NaN or an infinity")
     return X
 
