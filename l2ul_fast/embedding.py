@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from l2ul_fast.checks import Having, Labels, Numbers, Whole, read_array
 from l2ul_kernels import Partitions, assign_cells, cell_counts, one_hot, threads
 from l2ul_kernels.threads import thread_limit
 
@@ -40,19 +41,19 @@ class IsolationKernel(TransformerMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: Any = None) -> IsolationKernel:
         """Draw the seeds from the rows of X (n, d). y is ignored."""
-        rows = validate_data(self, X, dtype=[np.float32, np.float64])
-        if self.psi > len(rows):
+        psi, t = Whole(2, 4096)("psi", self.psi), Whole(1, 10**6)("t", self.t)
+        rows = self._rows(X, True)
+        if psi > len(rows):
             raise ValueError(f"psi={self.psi} seeds cannot be drawn from n_samples={len(rows)} rows")
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        self.partitions_ = Partitions.sample(rows, self.t, self.psi, seed)
+        self.partitions_ = Partitions.sample(rows, t, psi, seed)
         return self
 
     def assign(self, X: ArrayLike) -> NDArray[Any]:
         """Cells (n, t) of the rows of X (n, d)."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
         with self._budget():
-            return assign_cells(X, self.partitions_)
+            return assign_cells(self._rows(X, False), self.partitions_)
 
     def transform(self, X: ArrayLike) -> csr_array:
         """Feature map (n, t * psi) as CSR float32: one 1 per row and partition."""
@@ -70,10 +71,21 @@ class IsolationKernel(TransformerMixin, BaseEstimator):
         t, psi = self.partitions_.n_partitions, self.partitions_.n_seeds
         return np.array([f"partition{p}_cell{j}" for p in range(t) for j in range(psi)], dtype=object)
 
+    def _rows(self, X: ArrayLike, reset: bool) -> NDArray[Any]:
+        """X (n, d) as scikit-learn reads it; whatever is wrong in one sentence."""
+        if not hasattr(X, "tocsr") and read_array("X", X).dtype.kind in "mMV":  # which NumPy makes numbers of
+            raise ValueError("X must hold numbers, not dates or structures")
+        try:
+            return np.asarray(validate_data(self, X, reset=reset, dtype=[np.float32, np.float64]))
+        except ValueError as error:
+            text = " ".join(str(error).split())
+            raise ValueError(text if len(text) <= 300 else text.split(". ")[0][:300]) from None
+
     def _budget(self) -> contextlib.AbstractContextManager[Any]:
         if self.n_jobs is None:
             return contextlib.nullcontext()
-        return threads(thread_limit() if self.n_jobs == -1 else self.n_jobs)
+        jobs = Whole(-1, 2**16)("n_jobs", self.n_jobs)
+        return threads(thread_limit() if jobs == -1 else jobs)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -99,8 +111,8 @@ class KernelMeanEmbedding:
     """
 
     def __init__(self, partitions: Partitions, n_classes: int | None = None) -> None:
-        if n_classes is not None and n_classes < 1:
-            raise ValueError(f"n_classes must be at least 1, got {n_classes}")
+        Having(("n_partitions", "n_seeds", "same_as"), "Partitions")("partitions", partitions)
+        n_classes = None if n_classes is None else Whole(1, 65535)("n_classes", n_classes)
         self.partitions = partitions
         self.n_classes = n_classes
         shape = (partitions.n_partitions, partitions.n_seeds)
@@ -127,7 +139,8 @@ class KernelMeanEmbedding:
         if (y is None) != (self.n_classes is None):
             why = "is by class: give labels y" if y is None else "has no classes: leave out the labels y"
             raise ValueError(f"this embedding {why}")
-        return cell_counts(X, self.partitions, y, self.n_classes)
+        y = None if y is None else Labels(floats=False)("y", y)
+        return cell_counts(Numbers(2, double=False)("X", X), self.partitions, y, self.n_classes)
 
     def _remove(self, counts: NDArray[np.int64], what: str) -> KernelMeanEmbedding:
         left = self.counts - counts

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import Flag, ModelLike, Number0, TableLike, checked
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import ArrayTable, Table
@@ -65,7 +66,8 @@ class Baseline:
         """Whether its model is the minimiser of A's objective; else its answers approximate a retrain of its own."""
         return True
 
-    def prepare(self, table: Table, model: Any, seed: int = 0) -> None:
+    @checked
+    def prepare(self, table: TableLike, model: ModelLike, seed: Number0 = 0) -> None:
         """Train on the table and build what requests need."""
         start = time.perf_counter()
         if self.in_memory and not isinstance(table, ArrayTable):
@@ -84,6 +86,8 @@ class Baseline:
     def unlearn(self, forget: ArrayLike, commit: bool = False) -> Answer:
         """The model without the rows with these numbers, in any order, each at most once."""
         ids = self._ids(forget)
+        if commit is not True and commit is not False:
+            commit = Flag()("commit", commit)
         if ids.size == 0:
             return self._answer(self._nothing())
         outcome = self._outcome(ids)

@@ -11,7 +11,7 @@ from scipy.linalg import cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
 from l2ul_fast.baselines.newton import Newton, factor
-from l2ul_fast.errors import UserError
+from l2ul_fast.checks import Between, NotNegative, Positive, checked
 from l2ul_fast.models.fit import newton
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
@@ -41,16 +41,15 @@ class Certified(Baseline):
     beta: float
     fits: int
 
+    @checked
     def __init__(
         self,
-        sigma: float = 1.0,
-        epsilon: float = 1.0,
-        delta: float = 1e-4,
-        radius: float | None = None,
-        tol: float = 1e-10,
+        sigma: Positive = 1.0,
+        epsilon: Positive = 1.0,
+        delta: Between = 1e-4,
+        radius: Positive | None = None,
+        tol: NotNegative = 1e-10,
     ) -> None:
-        if not (sigma > 0 and epsilon > 0 and 0 < delta < 1):
-            raise UserError(f"sigma > 0, epsilon > 0 and 0 < delta < 1 are needed, got {sigma}, {epsilon} and {delta}")
         self.sigma, self.epsilon, self.delta, self.radius, self.tol = sigma, epsilon, delta, radius, tol
         self._newton: Newton | None = None
 

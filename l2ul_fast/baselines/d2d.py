@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, hessian_of, penalty_strength, steepest
-from l2ul_fast.errors import UserError
+from l2ul_fast.checks import Between, NotNegative, Positive, Switch, Times, checked
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
 
@@ -28,13 +28,15 @@ class DescentToDelete(Baseline):
 
     _clean: Vector
 
+    @checked
     def __init__(
-        self, iterations: int = 10, noise: bool = False, epsilon: float = 1.0, delta: float = 1e-4, tol: float = 1e-10
+        self,
+        iterations: Times = 10,
+        noise: Switch = False,
+        epsilon: Positive = 1.0,
+        delta: Between = 1e-4,
+        tol: NotNegative = 1e-10,
     ) -> None:
-        if iterations < 1 or not (epsilon > 0 and 0 < delta < 1):
-            raise UserError(
-                f"iterations >= 1, epsilon > 0 and 0 < delta < 1 are needed, got {iterations}, {epsilon} and {delta}"
-            )
         self.iterations, self.noise, self.epsilon, self.delta, self.tol = iterations, noise, epsilon, delta, tol
 
     def _prepare(self) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Ids, Outcome, Vector, penalty_strength, steepest
 from l2ul_fast.baselines.minibatch import Dealt, Recipe, descent, edges, orders, start_of
-from l2ul_fast.errors import UserError
+from l2ul_fast.checks import Count, NotNegative, Number0, Positive, Switch, Times, checked
 from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Trace
 
@@ -30,21 +30,18 @@ class DeltaGrad(Dealt):
     style = Style("DeltaGrad", "green", "v")
     table_order = 40
 
+    @checked
     def __init__(
         self,
-        epochs: int | None = None,
-        batch: int | None = None,
-        rate: float = 0.1,
-        memory: int = 2,
-        burn_in: int | None = None,
-        period: int = 5,
-        limit: float | None = None,
-        as_published: bool = False,
+        epochs: Times | None = None,
+        batch: Count | None = None,
+        rate: Positive = 0.1,
+        memory: Times = 2,
+        burn_in: Number0 | None = None,
+        period: Count = 5,
+        limit: NotNegative | None = None,
+        as_published: Switch = False,
     ) -> None:
-        if memory < 1 or period < 1 or (burn_in is not None and burn_in < 0):
-            raise UserError(
-                f"memory and period must be at least 1, burn_in not negative: {memory}, {period}, {burn_in}"
-            )
         self.epochs, self.batch, self.rate = epochs, batch, rate
         self.memory, self.burn_in, self.period, self.limit = memory, burn_in, period, limit
         self.as_published = as_published
@@ -83,7 +80,7 @@ class DeltaGrad(Dealt):
             return 1.0
         if self.as_published:
             return 0.0
-        return 2 * (steepest(self.model, self.table)[0] / self.n + float(penalty_strength(self.model).max()))
+        return float(2 * (steepest(self.model, self.table)[0] / self.n + penalty_strength(self.model).max()))
 
     def _outcome(self, ids: Ids) -> Outcome:
         places = np.sort(self._place[ids])

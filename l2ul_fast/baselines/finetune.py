@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from l2ul_fast.baselines.base import Ids, Outcome
-from l2ul_fast.baselines.minibatch import Dealt, Recipe, train_rows
+from l2ul_fast.baselines.minibatch import Dealt, Recipe, RecipeLike, train_rows
+from l2ul_fast.checks import NotNegative, checked
 from l2ul_fast.protocols import Style
 
 
@@ -14,7 +15,8 @@ class Finetune(Dealt):
     style = Style("Fine-tune", "green", ">")
     table_order = 90
 
-    def __init__(self, recipe: Recipe | None = None, tol: float = 1e-10) -> None:
+    @checked
+    def __init__(self, recipe: RecipeLike | None = None, tol: NotNegative = 1e-10) -> None:
         self.recipe, self.tol = recipe or Recipe(epochs=1, rate=1e-3), tol
 
     def _prepare(self) -> None:

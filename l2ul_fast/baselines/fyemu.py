@@ -6,13 +6,14 @@ is made for every forgotten row, with its label: this adaptation is ours.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
-from l2ul_fast.baselines.minibatch import Recipe, descent, train_stages
+from l2ul_fast.baselines.minibatch import Recipe, RecipeLike, descent, train_stages
+from l2ul_fast.checks import Count, NotNegative, OneOf, Positive, Switch, Times, Whole, checked
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_kernels.sgd.descent import Descent, error_noise
@@ -21,6 +22,8 @@ from l2ul_kernels.sgd.descent import Descent, error_noise
 PUBLISHED_ROWS = 3
 #: Rows kept of each class beyond those that are trained on, for when some of these are forgotten.
 SPARE = 64
+Level = Annotated[str, OneOf(("row", "class"))]
+Few = Annotated[int, Whole(0, 10**6)]
 
 
 class Fyemu(Baseline):
@@ -36,22 +39,21 @@ class Fyemu(Baseline):
     table_order = 50
     in_memory = True
 
+    @checked
     def __init__(
         self,
-        level: str = "row",
-        noise_rows: int = 256,
-        copies: int = 20,
-        retain_per_class: int = 1000,
-        impair: Recipe | None = None,
-        repair: Recipe | None = None,
-        noise_steps: int = 40,
-        noise_rate: float = 0.1,
-        noise_penalty: float = 0.1,
-        tol: float = 1e-10,
-        as_published: bool = False,
+        level: Level = "row",
+        noise_rows: Times = 256,
+        copies: Few = 20,
+        retain_per_class: Count = 1000,
+        impair: RecipeLike | None = None,
+        repair: RecipeLike | None = None,
+        noise_steps: Few = 40,
+        noise_rate: Positive = 0.1,
+        noise_penalty: NotNegative = 0.1,
+        tol: NotNegative = 1e-10,
+        as_published: Switch = False,
     ) -> None:
-        if level not in ("row", "class"):
-            raise UserError(f'level must be "row" or "class", got {level!r}')
         if as_published and level != "class":
             raise UserError('the published method forgets classes: as_published needs level="class"')
         self.level, self.noise_rows, self.copies, self.retain_per_class = level, noise_rows, copies, retain_per_class

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from scipy.linalg import cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, free_directions, hessian_of, penalty_strength
 from l2ul_fast.baselines.newton import factor
-from l2ul_fast.errors import UserError
+from l2ul_fast.checks import Finite, NotNegative, Whole, checked
 from l2ul_fast.protocols import Style
 
 
@@ -24,9 +24,8 @@ class Influence(Baseline):
     style = Style("Influence", "yellow", "d")
     table_order = 80
 
-    def __init__(self, order: int = 2, tau: float = 1.0, tol: float = 1e-10) -> None:
-        if order not in (1, 2):
-            raise UserError(f"order must be 1 or 2, got {order}")
+    @checked
+    def __init__(self, order: Annotated[int, Whole(1, 2)] = 2, tau: Finite = 1.0, tol: NotNegative = 1e-10) -> None:
         self.order, self.tau, self.tol = order, tau, tol
 
     def _prepare(self) -> None:

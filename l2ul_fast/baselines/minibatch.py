@@ -8,13 +8,13 @@ not there have weight 0. So taking rows out never moves the others to another ba
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Vector, penalty_strength, total_rows
-from l2ul_fast.errors import UserError
+from l2ul_fast.checks import Flag, Having, Whole, Within
 from l2ul_fast.tables import ArrayTable, Table
 from l2ul_kernels.sgd.descent import Descent
 from l2ul_kernels.sgd.shuffle import shuffle
@@ -34,16 +34,20 @@ class Recipe:
     decay: bool = True
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.batch < 1 or not self.rate > 0:
-            raise UserError(
-                f"epochs >= 0, batch >= 1 and rate > 0 are needed, got {self.epochs}, {self.batch}, {self.rate}"
-            )
+        Whole(0, 10**7)("epochs", self.epochs)
+        Whole(1)("batch", self.batch)
+        Within(0.0, above=True)("rate", self.rate)
+        Flag()("adam", self.adam)
+        Flag()("decay", self.decay)
 
     def rates(self, steps: int) -> Vector:
         """(steps,) learning rates."""
         if not self.decay:
             return np.full(steps, self.rate)
         return self.rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / max(steps, 1)))
+
+
+RecipeLike = Annotated[Recipe, Having(("epochs", "batch", "rate", "rates"), "a Recipe")]
 
 
 def start_of(model: Any, seed: int) -> Vector:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Ids, Outcome
-from l2ul_fast.baselines.minibatch import Dealt, Recipe, descent, edges, orders
-from l2ul_fast.errors import UserError
+from l2ul_fast.baselines.minibatch import Dealt, Recipe, RecipeLike, descent, edges, orders
+from l2ul_fast.checks import NotNegative, Share, checked
 from l2ul_fast.protocols import Style
 
 
@@ -24,9 +24,8 @@ class NegGrad(Dealt):
     style = Style("NegGrad", "orange", "X")
     table_order = 110
 
-    def __init__(self, recipe: Recipe | None = None, keep: float = 0.95, tol: float = 1e-10) -> None:
-        if not 0 <= keep <= 1:
-            raise UserError(f"keep must lie in 0..1, got {keep}")
+    @checked
+    def __init__(self, recipe: RecipeLike | None = None, keep: Share = 0.95, tol: NotNegative = 1e-10) -> None:
         self.recipe, self.keep, self.tol = recipe or Recipe(epochs=1, rate=1e-3, adam=False), keep, tol
 
     def _prepare(self) -> None:

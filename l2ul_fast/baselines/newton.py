@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector, free_directions, hessian_of, penalty_strength
+from l2ul_fast.checks import NotNegative, OneOf, checked
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_kernels.codegen.jit import CACHE, FAST, ensure_compiled
@@ -43,9 +44,8 @@ class Newton(Baseline):
     style = Style("Newton step", "yellow", "p")
     table_order = 60
 
-    def __init__(self, solver: str = "auto", tol: float = 1e-10) -> None:
-        if solver not in SOLVERS:
-            raise UserError(f"the solver must be one of {', '.join(SOLVERS)}, got {solver!r}")
+    @checked
+    def __init__(self, solver: Annotated[str, OneOf(SOLVERS)] = "auto", tol: NotNegative = 1e-10) -> None:
         self.solver, self.tol = solver, tol
 
     def _prepare(self) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2ul_fast.baselines.base import Ids, Outcome, Vector, hessian_of, penalty_strength
-from l2ul_fast.baselines.minibatch import Dealt, Recipe, coupled_start, few_rows, start_of, train_rows
-from l2ul_fast.errors import UserError
+from l2ul_fast.baselines.minibatch import Dealt, Recipe, RecipeLike, coupled_start, few_rows, start_of, train_rows
+from l2ul_fast.checks import NotNegative, OneOf, Switch, checked
 from l2ul_fast.protocols import Style
 from l2ul_fast.tables import Table
 
 #: Rows from which on a cold fit of logistic regression begins with a fit of few rows: it saves about three passes.
 FEW_PAY = 200_000
+
+Solver = Annotated[str, OneOf(("exact", "minibatch"))]
 
 
 class Retrain(Dealt):
@@ -32,11 +34,10 @@ class Retrain(Dealt):
     table_order = 10
     exact = True
 
+    @checked
     def __init__(
-        self, warm: bool = False, solver: str = "exact", tol: float = 1e-10, recipe: Recipe | None = None
+        self, warm: Switch = False, solver: Solver = "exact", tol: NotNegative = 1e-10, recipe: RecipeLike | None = None
     ) -> None:
-        if solver not in ("exact", "minibatch"):
-            raise UserError(f'the solver must be "exact" or "minibatch", got {solver!r}')
         if warm:
             self.name = WarmRetrain.name
         self.warm, self.solver, self.tol, self.recipe = warm, solver, tol, recipe or Recipe()
@@ -103,5 +104,6 @@ class WarmRetrain(Retrain):
     style = Style("Retrain, warm start", "ink", "D")
     table_order = 20
 
-    def __init__(self, solver: str = "exact", tol: float = 1e-10, recipe: Recipe | None = None) -> None:
+    @checked
+    def __init__(self, solver: Solver = "exact", tol: NotNegative = 1e-10, recipe: RecipeLike | None = None) -> None:
         super().__init__(True, solver, tol, recipe)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.baselines.base import Baseline, Ids, Outcome, Vector
-from l2ul_fast.baselines.minibatch import Deal, Recipe, row_order, start_of, train_rows
+from l2ul_fast.baselines.minibatch import Deal, Recipe, RecipeLike, row_order, start_of, train_rows
+from l2ul_fast.checks import OneOf, Switch, Times, checked
 from l2ul_fast.errors import UserError
 from l2ul_fast.protocols import Style
 from l2ul_kernels.codegen.parallel import parallel_for
+
+Vote = Annotated[str, OneOf(("majority", "mean"))]
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,15 @@ class Sisa(Baseline):
     exact = True
     in_memory = True
 
+    @checked
     def __init__(
         self,
-        shards: int = 10,
-        slices: int = 1,
-        recipe: Recipe | None = None,
-        vote: str = "majority",
-        as_published: bool = False,
+        shards: Times = 10,
+        slices: Times = 1,
+        recipe: RecipeLike | None = None,
+        vote: Vote = "majority",
+        as_published: Switch = False,
     ) -> None:
-        if shards < 1 or slices < 1:
-            raise UserError(f"at least one shard and one slice are needed, got {shards} and {slices}")
-        if vote not in ("majority", "mean"):
-            raise UserError(f'vote must be "majority" or "mean", got {vote!r}')
         self.k, self.slices, self.vote, self.as_published = shards, slices, vote, as_published
         self.recipe = recipe or Recipe()
 

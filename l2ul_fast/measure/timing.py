@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from l2ul_fast.checks import Whole, Within
+
 T = TypeVar("T")
 
 #: Pool threads spin for some milliseconds after their work: with several threads, the next candidate waits until they
@@ -59,6 +61,7 @@ def interleave(
 
     Candidates must be warmed up already. `inner[name]` calls are timed together where one would be too short to time.
     """
+    repeats, pause = Whole(1)("repeats", repeats), Within(0.0, 3600.0)("pause", pause)
     names, inner, orders = list(calls), inner or {}, random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     enabled = gc.isenabled()

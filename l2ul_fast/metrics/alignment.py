@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import ArrayLike
 
+from l2ul_fast.checks import Having, Numbers1, Results1, checked
 from l2ul_fast.errors import DataError
 from l2ul_fast.metrics.distance import rho
 from l2ul_fast.metrics.value import Number, Value, Vector
 from l2ul_fast.models.mlp import MLPModel
 
+Mlp = Annotated[MLPModel, Having(("h", "activation", "anchor"), "an MLPModel")]
 
-def align_units(model: MLPModel, theta: ArrayLike, reference: ArrayLike) -> Vector:
+
+@checked
+def align_units(model: Mlp, theta: Results1, reference: Numbers1) -> Vector:
     """theta (p,) with hidden units renamed so that it lies as near `reference` (p,) as it can; the same function.
 
     tanh: units may swap places and flip sign; relu: swap only (its positive rescalings are not searched, the L2 penalty
@@ -42,9 +48,8 @@ def _units(model: MLPModel, theta: ArrayLike) -> Vector:
     return np.hstack([theta[: h * d].reshape(h, d), theta[h * d : h * d + h, None], W2.T])
 
 
-def aligned_rho(
-    model: MLPModel, theta_new: ArrayLike, theta_r: ArrayLike, theta: ArrayLike, error: Number = None
-) -> Value:
+@checked
+def aligned_rho(model: Mlp, theta_new: Results1, theta_r: Numbers1, theta: Numbers1, error: Number = None) -> Value:
     """rho after theta' and theta have each been aligned with theta_r. Target 0; doing nothing scores 1.
 
     Not for an anchored MLP: its penalty names the units, and renaming them is a real change.

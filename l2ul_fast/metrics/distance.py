@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from l2ul_fast.checks import ModelLike, Numbers1, Results1, RowSet, checked
 from l2ul_fast.errors import DataError
-from l2ul_fast.metrics.value import Model, Number, Value, Vector, degenerate, measured, number
+from l2ul_fast.metrics.value import Number, Value, Vector, degenerate, measured, number
 from l2ul_fast.models.mlp import blocks_of
 
 
@@ -19,14 +20,16 @@ def _vectors(*thetas: ArrayLike) -> list[Vector]:
     return found
 
 
-def parameter_distance(theta_new: ArrayLike, theta_r: ArrayLike, theta: ArrayLike | None = None) -> Value:
+@checked
+def parameter_distance(theta_new: Results1, theta_r: Numbers1, theta: Numbers1 | None = None) -> Value:
     """||theta' - theta_r||, all (p,). Target 0; with theta, doing nothing's distance beside. MLP: align first."""
     new, target = _vectors(theta_new, theta_r)
     nothing = None if theta is None else float(np.linalg.norm(_vectors(theta, theta_r)[0] - target))
     return measured(float(np.linalg.norm(new - target)), 0.0, nothing)
 
 
-def rho(theta_new: ArrayLike, theta_r: ArrayLike, theta: ArrayLike, error: Number = None) -> Value:
+@checked
+def rho(theta_new: Results1, theta_r: Numbers1, theta: Numbers1, error: Number = None) -> Value:
     """||theta' - theta_r|| / ||theta - theta_r||. Target 0; doing nothing scores 1; above 1 it made things worse.
 
     `error` bounds the distance of theta_r from the true retrained parameters (`solver_error`, or the distance between
@@ -42,12 +45,15 @@ def rho(theta_new: ArrayLike, theta_r: ArrayLike, theta: ArrayLike, error: Numbe
     e = number(error)
     if e is None:
         return degenerate("the solver's error is not known", 0.0, 1.0)
+    if e < 0:
+        raise DataError(f"the solver's error must not be negative, got {e}")
     if not 2 * e < change:
         return degenerate(f"the change ({change:.1e}) is not above twice the solver's error ({e:.1e})", 0.0, 1.0)
     return measured(away / change, 0.0, 1.0, (max(0.0, away - e) / (change + e), (away + e) / (change - e)))
 
 
-def sequential_gap(in_turn: ArrayLike, at_once: ArrayLike, theta: ArrayLike) -> Value:
+@checked
+def sequential_gap(in_turn: Results1, at_once: Results1, theta: Numbers1) -> Value:
     """||theta'_{A, then B} - theta'_{A and B}|| / ||theta - theta'_{A and B}|| of one method. Target 0 (exact methods).
 
     How far the answer depends on the way rows were asked for, in units of what the joint request changes: errors that
@@ -60,7 +66,8 @@ def sequential_gap(in_turn: ArrayLike, at_once: ArrayLike, theta: ArrayLike) -> 
     return measured(float(np.linalg.norm(turn - once)) / change, 0.0)
 
 
-def solver_error(model: Model, theta: ArrayLike, rows: Any) -> Value:
+@checked
+def solver_error(model: ModelLike, theta: Numbers1, rows: RowSet) -> Value:
     """Bound on the distance of theta (p,) from the stationary point nearby: ||gradient||_2 / lambda_min. Target 0.
 
     To first order (the Hessian at theta stands for the Hessian on the way). Degenerate where the Hessian is not
@@ -82,18 +89,22 @@ def solver_error(model: Model, theta: ArrayLike, rows: Any) -> Value:
     return measured(float(np.linalg.norm(g / n) / values[0]), 0.0)
 
 
-def rho_floor(theta: ArrayLike, theta_r: ArrayLike, error: Number) -> Value:
+@checked
+def rho_floor(theta: Numbers1, theta_r: Numbers1, error: Number) -> Value:
     """error / ||theta - theta_r||: a rho below this says nothing. Target 0."""
     e = number(error)
     if e is None:
         return degenerate("the solver's error is not known", 0.0)
+    if e < 0:
+        raise DataError(f"the solver's error must not be negative, got {e}")
     before, target = _vectors(theta, theta_r)
     if (change := float(np.linalg.norm(before - target))) == 0:
         return degenerate("retraining changes nothing (0/0)", 0.0)
     return measured(e / change, 0.0)
 
 
-def rho_floor_two(theta: ArrayLike, theta_r: ArrayLike, theta_r2: ArrayLike) -> Value:
+@checked
+def rho_floor_two(theta: Numbers1, theta_r: Numbers1, theta_r2: Numbers1) -> Value:
     """||theta_r - theta_r2|| / ||theta - theta_r|| of two retrains (other seed, other start). Target 0.
 
     Near or above 1, retraining is not a function of the data and rho has no meaning: use a function metric.
@@ -102,17 +113,23 @@ def rho_floor_two(theta: ArrayLike, theta_r: ArrayLike, theta_r2: ArrayLike) -> 
     return rho_floor(theta, theta_r, float(np.linalg.norm(first - second)))
 
 
-def _mean(rows: Any, of: Any) -> Any:
-    """Mean over blocks, weighted by their rows; None without rows."""
+def _mean(rows: Any, of: Any, theta: Vector) -> Any:
+    """Mean of of(X, y) over blocks, weighted by their rows; None without rows, NaN for a theta that is not finite."""
     n, total = 0, 0.0
+    of = of if np.isfinite(theta).all() else lambda X, y: np.nan
     for X, y in blocks_of(rows):
         n += len(y)
         total = total + len(y) * of(X, y)
     return total / n if n else None
 
 
+@checked
 def gradient_residual(
-    model: Model, theta_new: ArrayLike, retained: Any, theta: ArrayLike | None = None, theta_r: ArrayLike | None = None
+    model: ModelLike,
+    theta_new: Results1,
+    retained: RowSet,
+    theta: Numbers1 | None = None,
+    theta_r: Numbers1 | None = None,
 ) -> Value:
     """||gradient of the retained rows' objective at theta'||_2. Target: Retrain's (0 up to its tolerance).
 
@@ -124,7 +141,7 @@ def gradient_residual(
             found.append(None)
             continue
         at = np.asarray(t, np.float64)
-        g = _mean(retained, lambda X, y, at=at: model.gradient(at, X, y))
+        g = _mean(retained, lambda X, y, at=at: model.gradient(at, X, y), at)
         if g is None:
             return degenerate("no rows", 0.0)
         found.append(float(np.linalg.norm(g)))
@@ -132,8 +149,9 @@ def gradient_residual(
     return measured(float("nan") if value is None else value, 0.0 if target is None else target, nothing)
 
 
+@checked
 def excess_loss(
-    model: Model, theta_new: ArrayLike, theta_r: ArrayLike, retained: Any, theta: ArrayLike | None = None
+    model: ModelLike, theta_new: Results1, theta_r: Numbers1, retained: RowSet, theta: Numbers1 | None = None
 ) -> Value:
     """Objective of the retained rows (penalty included) at theta' minus at theta_r. Target 0.
 
@@ -141,7 +159,7 @@ def excess_loss(
     when doing nothing is within rounding of Retrain: the objective cannot tell them apart.
     """
     thetas = [np.asarray(t, np.float64) for t in (theta_new, theta_r, *([] if theta is None else [theta]))]
-    found = [_mean(retained, lambda X, y, t=t: model.loss(t, X, y)) for t in thetas]
+    found = [_mean(retained, lambda X, y, t=t: model.loss(t, X, y), t) for t in thetas]
     if found[0] is None:
         return degenerate("no rows", 0.0)
     nothing = None if theta is None else found[2] - found[1]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
+from l2ul_fast.checks import OneOf, Results2, Within, checked
 from l2ul_fast.errors import DataError
 from l2ul_fast.metrics.value import Ids, Number, Value, Vector, degenerate, first_degenerate, measured, number
 
+Attacks = Annotated[str, OneOf(("published", "all"))]
+Delta = Annotated[float, Within(0.0, 1.0, below=True)]
 DELTA, MOST, BIN, BUFFER = 1e-5, 50.0, 0.5, 2.0
 #: Fewer models than this leave no threshold with both error rates above zero but the crudest.
 MIN_MODELS = 20
@@ -25,7 +30,8 @@ def _epsilon_table(n_pos: int, n_neg: int, delta: float) -> Vector:
     return np.where((fnr <= 0) & (fpr <= 0), np.inf, eps)
 
 
-def epsilons(unlearned: ArrayLike, retrained: ArrayLike, delta: float = DELTA, attacks: str = "published") -> Vector:
+@checked
+def epsilons(unlearned: Results2, retrained: Results2, delta: Delta = DELTA, attacks: Attacks = "published") -> Vector:
     """(k,) epsilon of each example from outputs (margins) of N unlearned (N, k) and M retrained models (M, k).
 
     The largest over attacks of max(ln(1 - delta - FPR) - ln FNR, the same swapped), clipped to [0, 50]; 50 where one
@@ -34,8 +40,6 @@ def epsilons(unlearned: ArrayLike, retrained: ArrayLike, delta: float = DELTA, a
     for either side: stronger, but with few models it mostly finds noise. Target: the value of two sets of retrained
     models.
     """
-    if attacks not in ("published", "all"):
-        raise ValueError(f'attacks must be "published" or "all", got {attacks!r}')
     a, b = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not (len(a) and len(b)):
         raise DataError(f"outputs must have shapes (N, k) and (M, k), got {a.shape} and {b.shape}")
@@ -73,8 +77,9 @@ def _reachable(values: Vector, i: Ids, j: Ids, top: float, width: float) -> NDAr
     return np.asarray(some & (low - edges[i + 1] <= width + BUFFER) & (high - edges[i] > width - BUFFER))
 
 
+@checked
 def forgetting(
-    unlearned: ArrayLike, retrained: ArrayLike, other_retrained: ArrayLike | None = None, delta: float = DELTA
+    unlearned: Results2, retrained: Results2, other_retrained: Results2 | None = None, delta: Delta = DELTA
 ) -> Value:
     """Mean points of the examples: 1 for an epsilon below 0.5, halved for each further 0.5. Target: other_retrained's.
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from l2ul_fast.checks import Features, ModelLike, Number0, checked
 from l2ul_fast.errors import DataError
-from l2ul_fast.metrics.value import Model, Number, Value, Vector, check_proba, degenerate, measured
+from l2ul_fast.metrics.value import Number, Value, Vector, check_proba, degenerate, measured
 
 
 def _pair(p: ArrayLike, q: ArrayLike) -> tuple[Vector, Vector]:
@@ -60,11 +61,12 @@ def zrf(proba: ArrayLike, random_proba: ArrayLike, target: Number = None, nothin
     return measured(1.0 - float(rows.mean()), target, nothing)
 
 
-def random_proba(model: Model, X: ArrayLike, seed: int = 0) -> Vector:
+@checked
+def random_proba(model: ModelLike, X: Features, seed: Number0 = 0) -> Vector:
     """(n, C) answers of a model that has learned nothing: coefficients ~ N(0, 1/d), or the MLP's random start."""
     rng = np.random.default_rng(seed)
     if hasattr(model, "h"):
-        theta = model.start(seed)  # type: ignore[attr-defined]
+        theta = model.start(seed)
     else:
         theta = rng.normal(size=model.size) / model.d**0.5
-    return model.predict_proba(theta, X)
+    return np.asarray(model.predict_proba(theta, X))

@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from l2ul_fast.checks import (
+    ClassIndices,
+    Count,
+    Features,
+    ModelLike,
+    Number0,
+    Results2,
+    RowNumbers,
+    RowSet,
+    Times,
+    checked,
+)
 from l2ul_fast.errors import DataError
 from l2ul_fast.metrics.population import fit_population, kept_rows, margins_of, unlearn_all
-from l2ul_fast.metrics.value import Ids, Unlearn, Value, Vector, degenerate, measured
+from l2ul_fast.metrics.value import Unlearn, Value, Vector, degenerate, measured
 
 BINS, CLIP, EMPTY, MIN_MODELS = 20, 100.0, 1e-5, 20
 
@@ -22,7 +33,8 @@ class KLoM(NamedTuple):
     p99: Value
 
 
-def klom_points(unlearned: ArrayLike, oracle: ArrayLike) -> Vector:
+@checked
+def klom_points(unlearned: Results2, oracle: Results2) -> Vector:
     """(k,) KL(unlearned || oracle) in nats of margins (N, k) and (M, k): histograms of 20 bins on the joint range.
 
     Margins are clipped to +-100; an empty bin of the oracle counts 1e-5. A point where all margins are equal gives 0.
@@ -57,17 +69,18 @@ def summary(points: Vector, floor: Vector | None = None, nothing: Vector | None 
     return KLoM(*found)
 
 
+@checked
 def klom(
-    model: Any,
-    X: ArrayLike,
-    y: ArrayLike,
-    forget: Ids,
+    model: ModelLike,
+    X: Features,
+    y: ClassIndices,
+    forget: RowNumbers,
     unlearn: Unlearn,
-    test: tuple[ArrayLike, ArrayLike],
-    s: int | None = None,
-    n_models: int = 100,
-    seed: int = 0,
-    points: int = 1000,
+    test: RowSet,
+    s: Count | None = None,
+    n_models: Times = 100,
+    seed: Number0 = 0,
+    points: Count = 1000,
     **options: Any,
 ) -> dict[str, KLoM]:
     """KLoM of `unlearn` taking the rows `forget` (r,) out, on at most `points` forget, retain and test rows.

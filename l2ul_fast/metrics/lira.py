@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from l2ul_fast.checks import Between, ClassIndices, Count, Features, ModelLike, Number0, Times, checked
 from l2ul_fast.errors import UserError
 from l2ul_fast.metrics.population import fit_population, kept_rows, margins_of, unlearn_all
 from l2ul_fast.metrics.roc import Attack, pooled_attack
@@ -31,18 +32,19 @@ class _Scores(NamedTuple):
     outside: list[Vector]  # and of the targets it never had
 
 
+@checked
 def u_lira(
-    model: Any,
-    X: ArrayLike,
-    y: ArrayLike,
+    model: ModelLike,
+    X: Features,
+    y: ClassIndices,
     unlearn: Unlearn,
-    s: int,
-    r: int = 10,
-    n_models: int = 256,
-    n_groups: int = 4,
-    rate: float = 0.01,
-    seed: int = 0,
-    n_boot: int = 1000,
+    s: Count,
+    r: Count = 10,
+    n_models: Times = 256,
+    n_groups: Times = 4,
+    rate: Between = 0.01,
+    seed: Number0 = 0,
+    n_boot: Times = 1000,
     **options: Any,
 ) -> Lira:
     """Attack `unlearn` on many models of s rows of X (n, d), y (n,); n_groups times n_models fits in compiled code.

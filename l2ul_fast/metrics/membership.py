@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import ClassIndices, Count, Labels, Number0, Results1, Switch, Times, checked, known_classes
 from l2ul_fast.errors import DataError
 from l2ul_fast.metrics.value import (
     MIN_ROWS,
@@ -41,10 +42,12 @@ def entropy(proba: ArrayLike) -> Vector:
     return np.asarray(-(p * np.log(np.maximum(p, TINY))).sum(axis=1))
 
 
-def modified_entropy(proba: ArrayLike, y: ArrayLike) -> Vector:
+@checked
+def modified_entropy(proba: ArrayLike, y: ClassIndices) -> Vector:
     """(n,) -(1 - p_y) log p_y - sum over c != y of p_c log(1 - p_c): 0 for a sure right answer."""
     p, y = check_proba(proba), np.asarray(y, np.int64)
     same_length(p, y)
+    known_classes(np.asarray(y), p.shape[1])
     own = np.take_along_axis(p, y[:, None], axis=1)[:, 0]
     others = p * np.log(np.maximum(1 - p, TINY))
     np.put_along_axis(others, y[:, None], 0.0, axis=1)
@@ -66,14 +69,15 @@ def _share(inside: Vector, outside: Vector, asked: Vector, member: bool, target:
     return measured(float(((attacker.predict(asked) == 1) == member).mean()), target, nothing)
 
 
+@checked
 def mia_chundawat2023(
     retain: ArrayLike,
     test: ArrayLike,
     forget: ArrayLike,
     target: Number = None,
     nothing: Number = None,
-    seed: int = 0,
-    limit: int | None = LIMIT,
+    seed: Number0 = 0,
+    limit: Count | None = LIMIT,
 ) -> Value:
     """Share of D_f called MEMBER from the entropy of predictions; probabilities (k, C) of each part.
 
@@ -88,15 +92,16 @@ def mia_chundawat2023(
     return _share(inside, outside, entropy(forget)[:, None], True, target, nothing)
 
 
+@checked
 def mia_liu2024(
     retain: tuple[ArrayLike, ArrayLike],
     test: tuple[ArrayLike, ArrayLike],
     forget: tuple[ArrayLike, ArrayLike],
     target: dict[str, Value] | None = None,
     nothing: dict[str, Value] | None = None,
-    seed: int = 0,
-    limit: int | None = LIMIT,
-    shuffle: bool = True,
+    seed: Number0 = 0,
+    limit: Count | None = LIMIT,
+    shuffle: Switch = True,
 ) -> dict[str, Value]:
     """Share of D_f called NON-member by five attacks; each part is (probabilities (k, C), labels (k,)).
 
@@ -104,9 +109,13 @@ def mia_liu2024(
     machine (C = 3) for each of correctness, confidence (p_y; the one papers quote), entropy, m_entropy (the corrected
     formula) and prob (all probabilities). Target: Retrain's values.
     """
-    parts = [(check_proba(p), np.asarray(y, np.int64)) for p, y in (retain, test, forget)]
-    for p, y in parts:
-        same_length(p, y)
+    parts = []
+    for name, part in (("retain", retain), ("test", test), ("forget", forget)):
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            raise DataError(f"{name} must be (probabilities, labels)")
+        parts.append((check_proba(part[0]), Labels()(f"labels of {name}", part[1])))
+        same_length(*parts[-1])
+        known_classes(parts[-1][1], parts[-1][0].shape[1])
     n = min(len(parts[0][1]), len(parts[1][1]), limit // 2 if limit else np.iinfo(int).max)
     rng = np.random.default_rng(seed)
     chosen = [rng.permutation(len(y))[:n] if shuffle else np.arange(n) for _, y in parts[:2]]
@@ -132,13 +141,14 @@ def _feature(name: str, p: Vector, y: NDArray[np.int64]) -> Vector:
     return np.asarray(column, np.float64)[:, None]
 
 
+@checked
 def mia_starting_kit(
-    forget_losses: ArrayLike,
-    test_losses: ArrayLike,
+    forget_losses: Results1,
+    test_losses: Results1,
     target: Number = 0.5,
     nothing: Number = None,
-    seed: int = 0,
-    splits: int = 10,
+    seed: Number0 = 0,
+    splits: Times = 10,
 ) -> Value:
     """Accuracy of logistic regression that tells D_f from test rows by their log-loss, mean of 10 random splits.
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import (
+    ClassIndices,
+    Features,
+    Finite,
+    Labels,
+    ModelLike,
+    Number0,
+    RowNumbers,
+    RowSet,
+    Whole,
+    checked,
+    known_classes,
+)
 from l2ul_fast.errors import UserError
 from l2ul_fast.metrics.predictions import accuracy_on
 from l2ul_fast.metrics.value import Ids, Number, Unlearn, Value, degenerate, first_degenerate, measured, number
 
+TwoOrMore = Annotated[int, Whole(2)]
 #: Accuracy that the poison must cost before its recovery means anything.
 MIN_EFFECT = 0.01
 
@@ -30,7 +44,8 @@ class Recovery(NamedTuple):
         return self.null.value > 0.5 * (1.0 + self.null.target)
 
 
-def recovery(original: Number, unlearned: Number, retrained: Number, min_effect: float = MIN_EFFECT) -> Value:
+@checked
+def recovery(original: Number, unlearned: Number, retrained: Number, min_effect: Finite = MIN_EFFECT) -> Value:
     """(accuracy of theta' - original's) / (Retrain's - original's), on clean test rows. Target 1; doing nothing 0.
 
     `original` was trained on the poison. Degenerate when the poison cost less than min_effect: there is nothing to
@@ -46,12 +61,16 @@ def recovery(original: Number, unlearned: Number, retrained: Number, min_effect:
     return measured((u - o) / (r - o), 1.0, 0.0)
 
 
+@checked
 def poison_labels(
-    y: ArrayLike, ids: ArrayLike, n_classes: int, seed: int = 0, swap: tuple[int, int] | None = None
+    y: ArrayLike, ids: RowNumbers, n_classes: TwoOrMore, seed: Number0 = 0, swap: tuple[int, int] | None = None
 ) -> NDArray[Any]:
     """A copy of y (n,) with wrong labels in rows ids: any other class, or the two classes of `swap` exchanged."""
-    y, ids = np.array(y), np.asarray(ids, np.int64)
-    old = y[ids].astype(np.int64)
+    known, y = Labels()("y", y), np.array(y)
+    if ids.size and ids.max() >= y.size:
+        raise UserError(f"row {ids.max()} does not exist: y has {y.size} rows")
+    known_classes(known, n_classes)
+    old = known[ids]
     if swap is None:
         new = (old + np.random.default_rng(seed).integers(1, n_classes, len(ids))) % n_classes
     else:
@@ -62,16 +81,17 @@ def poison_labels(
     return y
 
 
+@checked
 def poison_experiment(
-    model: Any,
-    X: NDArray[Any],
-    y: NDArray[Any],
-    test: Any,
+    model: ModelLike,
+    X: Features,
+    y: ClassIndices,
+    test: RowSet,
     prepare: Callable[[NDArray[Any], NDArray[Any]], Unlearn],
-    poison: Ids,
-    seed: int = 0,
+    poison: RowNumbers,
+    seed: Number0 = 0,
     swap: tuple[int, int] | None = None,
-    min_effect: float = MIN_EFFECT,
+    min_effect: Finite = MIN_EFFECT,
 ) -> Recovery:
     """Recovery of a method and its null control. X (n, d), y (n,) clean; `poison` (r,) are the rows to mislabel.
 

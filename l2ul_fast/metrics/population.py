@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import ClassIndices, Count, Features, Having, Labels, ModelLike, checked
 from l2ul_fast.errors import DataError, UserError
 from l2ul_fast.metrics.value import Ids, Unlearn, Vector, margins
 
@@ -21,7 +22,13 @@ class Population(NamedTuple):
     converged: NDArray[np.bool_]  #: (m,)
 
 
-def fit_population(model: Any, X: ArrayLike, y: ArrayLike, ids: ArrayLike, r: int, **options: Any) -> Population:
+Models = Annotated[Population, Having(("ids", "r", "theta"), "a Population")]
+
+Matrix = Annotated[Any, Labels(floats=False, ndim=2)]
+
+
+@checked
+def fit_population(model: ModelLike, X: Features, y: ClassIndices, ids: Matrix, r: Count, **options: Any) -> Population:
     """Fit the models of rows ids (m, s), with and without the first r of each, in one compiled parallel call.
 
     model: a LogisticModel, or an unanchored MLPModel, whose options (tol, epochs, ...) are passed on. A fit whose
@@ -37,7 +44,8 @@ def fit_population(model: Any, X: ArrayLike, y: ArrayLike, ids: ArrayLike, r: in
     return Population(ids, r, fits[0], fits[1], converged)
 
 
-def unlearn_all(population: Population, unlearn: Unlearn) -> Vector:
+@checked
+def unlearn_all(population: Models, unlearn: Unlearn) -> Vector:
     """(m, p) unlearn(theta, forget ids, all ids) of every model; each gets its own copy of theta."""
     out = np.empty_like(population.theta)
     for i, (theta, ids) in enumerate(zip(population.theta, population.ids, strict=True)):

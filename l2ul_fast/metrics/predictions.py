@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from l2ul_fast.metrics.value import (
-    Model,
-    Number,
-    Value,
-    Vector,
-    degenerate,
-    first_degenerate,
-    measured,
-    number,
-    same_length,
-)
+from l2ul_fast.checks import AnyLabels, Having, ModelLike, Numbers1, OneOf, RowSet, checked
+from l2ul_fast.metrics.value import Number, Value, degenerate, first_degenerate, measured, number, same_length
 from l2ul_fast.models.mlp import blocks_of
 
+Average = Annotated[str, OneOf(("binary", "macro"))]
 
-def accuracy(predicted: ArrayLike, y: ArrayLike, target: Number = None, nothing: Number = None) -> Value:
+
+@checked
+def accuracy(predicted: AnyLabels, y: AnyLabels, target: Number = None, nothing: Number = None) -> Value:
     """Share of predicted (n,) equal to y (n,). Target: Retrain's on the same rows, not 1 (nor 0 on D_f)."""
     if same_length(predicted, y) == 0:
         return degenerate("no rows", target, nothing)
     return measured(float((np.asarray(predicted) == np.asarray(y)).mean()), target, nothing)
 
 
-def accuracy_on(model: Model, theta: Vector, rows: Any, target: Number = None, nothing: Number = None) -> Value:
+@checked
+def accuracy_on(
+    model: ModelLike, theta: Numbers1, rows: RowSet, target: Number = None, nothing: Number = None
+) -> Value:
     """Accuracy of theta (p,) on rows: arrays (X, y) or a table, block by block. Target: Retrain's on the same rows."""
     hits = n = 0
     for X, y in blocks_of(rows):
@@ -37,15 +33,14 @@ def accuracy_on(model: Model, theta: Vector, rows: Any, target: Number = None, n
     return measured(hits / n, target, nothing) if n else degenerate("no rows", target, nothing)
 
 
+@checked
 def f1(
-    predicted: ArrayLike, y: ArrayLike, average: str = "binary", target: Number = None, nothing: Number = None
+    predicted: AnyLabels, y: AnyLabels, average: Average = "binary", target: Number = None, nothing: Number = None
 ) -> Value:
     """F1 of class 1 ("binary") or the mean F1 of all classes that occur ("macro"). Target: Retrain's F1.
 
     Degenerate when y has one class only (a constant prediction would score 1) or no row is or is called positive (0/0).
     """
-    if average not in ("binary", "macro"):
-        raise ValueError(f'average must be "binary" or "macro", got {average!r}')
     if same_length(predicted, y) == 0:
         return degenerate("no rows", target, nothing)
     predicted, y = np.asarray(predicted), np.asarray(y)
@@ -61,7 +56,8 @@ def f1(
     return measured(float(np.mean(scores)), target, nothing)
 
 
-def disagreement(predicted: ArrayLike, retrained: ArrayLike, original: ArrayLike | None = None) -> Value:
+@checked
+def disagreement(predicted: AnyLabels, retrained: AnyLabels, original: AnyLabels | None = None) -> Value:
     """Share of rows (n,) that theta' and Retrain classify differently. Target 0; with `original`, doing nothing's."""
     if same_length(predicted, retrained) == 0:
         return degenerate("no rows", 0.0)
@@ -71,7 +67,8 @@ def disagreement(predicted: ArrayLike, retrained: ArrayLike, original: ArrayLike
     return measured(float((np.asarray(predicted) != retrained).mean()), 0.0, nothing)
 
 
-def churn(predicted: ArrayLike, original: ArrayLike, retrained: ArrayLike) -> Value:
+@checked
+def churn(predicted: AnyLabels, original: AnyLabels, retrained: AnyLabels) -> Value:
     """Share of rows (n,) whose prediction unlearning changed. Target: the share that Retrain changed; nothing: 0.
 
     Far above the target means harm to other people's predictions; equal shares need not be the same rows, which
@@ -85,7 +82,8 @@ def churn(predicted: ArrayLike, original: ArrayLike, retrained: ArrayLike) -> Va
     )
 
 
-def paired_difference(values: ArrayLike, targets: ArrayLike) -> Value:
+@checked
+def paired_difference(values: Numbers1, targets: Numbers1) -> Value:
     """Mean of values (k,) - targets (k,) over k runs or requests, with Student's 95 % interval. Target 0.
 
     Degenerate below 2 runs. When every difference is the same the interval has length 0.
@@ -108,12 +106,17 @@ class Accuracies(NamedTuple):
     test: Number
 
 
-def accuracies(model: Model, theta: Vector, forget: Any, retain: Any, test: Any) -> Accuracies:
+Three = Annotated[Accuracies, Having(("forget", "retain", "test"), "Accuracies")]
+
+
+@checked
+def accuracies(model: ModelLike, theta: Numbers1, forget: RowSet, retain: RowSet, test: RowSet) -> Accuracies:
     """Accuracy of theta (p,) on the three parts, each arrays (X, y) or a table."""
     return Accuracies(*(accuracy_on(model, theta, part) for part in (forget, retain, test)))
 
 
-def tow(unlearned: Accuracies, retrained: Accuracies, original: Accuracies) -> Value:
+@checked
+def tow(unlearned: Three, retrained: Three, original: Three) -> Value:
     """Tug-of-War: product over forget, retain, test of 1 - |accuracy - Retrain's|. Target 1.
 
     `nothing` is the ToW of the original model and is often above 0.99: quote it whenever you quote ToW.
@@ -123,9 +126,8 @@ def tow(unlearned: Accuracies, retrained: Accuracies, original: Accuracies) -> V
     return measured(_product(unlearned, retrained), 1.0, _product(original, retrained))
 
 
-def tow_mia(
-    unlearned: Accuracies, retrained: Accuracies, original: Accuracies, mia_u: Number, mia_r: Number, mia_o: Number
-) -> Value:
+@checked
+def tow_mia(unlearned: Three, retrained: Three, original: Three, mia_u: Number, mia_r: Number, mia_o: Number) -> Value:
     """ToW whose forget factor compares a membership attack's values (u, r, original) instead. Target 1."""
     return tow(unlearned._replace(forget=mia_u), retrained._replace(forget=mia_r), original._replace(forget=mia_o))
 

@@ -5,29 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.errors import UserError
-from l2ul_fast.metrics.value import Model, Value, degenerate, losses, measured
+from l2ul_fast.checks import (
+    ClassIndices,
+    Count,
+    Features,
+    Finite,
+    ModelLike,
+    NotNegative,
+    Number0,
+    Numbers1,
+    Positive,
+    checked,
+)
+from l2ul_fast.metrics.value import Value, degenerate, losses, measured
 
 
+@checked
 def relearn_steps(
-    model: Model,
-    theta: ArrayLike,
-    X: NDArray[Any],
-    y: NDArray[Any],
-    goal: float,
-    rate: float = 0.1,
-    batch: int = 32,
-    max_steps: int = 2000,
-    seed: int = 0,
+    model: ModelLike,
+    theta: Numbers1,
+    X: Features,
+    y: ClassIndices,
+    goal: Finite,
+    rate: Positive = 0.1,
+    batch: Count = 32,
+    max_steps: Number0 = 2000,
+    seed: Number0 = 0,
 ) -> int | None:
     """SGD steps from theta (p,) on D_f (X (r, d), y (r,)) until its mean log-loss is at most goal; None: never.
 
     Plain SGD without penalty; batches in an order drawn from the seed, the same for every theta. 0 when already there.
     """
-    if rate <= 0 or batch < 1:
-        raise UserError(f"rate and batch must be positive, got {rate} and {batch}")
     at, rng = np.array(theta, np.float64), np.random.default_rng(seed)
     order = np.zeros(0, np.int64)
     for step in range(max_steps + 1):
@@ -40,14 +49,15 @@ def relearn_steps(
     return None
 
 
+@checked
 def relearn_time(
-    model: Model,
-    theta_new: ArrayLike,
-    theta_r: ArrayLike,
-    theta: ArrayLike,
-    X: NDArray[Any],
-    y: NDArray[Any],
-    slack: float = 0.05,
+    model: ModelLike,
+    theta_new: Numbers1,
+    theta_r: Numbers1,
+    theta: Numbers1,
+    X: Features,
+    y: ClassIndices,
+    slack: NotNegative = 0.05,
     **options: Any,
 ) -> Value:
     """Steps that theta' needs to relearn D_f (X (r, d), y (r,)), divided by the steps that Retrain needs. Target 1.

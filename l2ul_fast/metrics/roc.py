@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from l2ul_fast.checks import Each, Labels, ModelLike, Number0, Numbers, OneOf, RowSet, Times, Within, checked
 from l2ul_fast.errors import DataError
 from l2ul_fast.metrics.value import MIN_ROWS, Ids, Model, Value, Vector, degenerate, losses, margins, measured
 
 #: With fewer requests than this, rows are resampled instead of whole requests (a handful gives no interval).
 MIN_REQUESTS = 10
-SCORES = ("confidence", "loss")
+Score = Annotated[str, OneOf(("confidence", "loss"))]
+Scores = Annotated[Sequence[ArrayLike], Each(Numbers(1, finite=False))]
 
 
 class Attack(NamedTuple):
@@ -23,24 +25,24 @@ class Attack(NamedTuple):
     tpr: dict[float, Value]
 
 
-def attack_scores(model: Model, theta: ArrayLike, X: Any, y: ArrayLike, score: str = "confidence") -> Vector:
+@checked
+def attack_scores(model: Model, theta: ArrayLike, X: Any, y: ArrayLike, score: Score = "confidence") -> Vector:
     """(n,) higher = more like a member: log(p_y / (1 - p_y)) ("confidence") or minus the log-loss ("loss").
 
     Either is an increasing function of the other, so AUC and TPR agree up to rounding.
     """
-    if score not in SCORES:
-        raise ValueError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
     return margins(model, theta, X, y) if score == "confidence" else -losses(model, theta, X, y)
 
 
+@checked
 def request_scores(
-    model: Model,
-    thetas: Sequence[ArrayLike],
-    forgets: Sequence[Ids],
-    train: tuple[NDArray[Any], NDArray[Any]],
-    test: tuple[NDArray[Any], NDArray[Any]],
-    score: str = "confidence",
-    seed: int = 0,
+    model: ModelLike,
+    thetas: Annotated[Sequence[ArrayLike], Each(Numbers(1, finite=False))],
+    forgets: Annotated[Sequence[Ids], Each(Labels(floats=False))],
+    train: RowSet,
+    test: RowSet,
+    score: Score = "confidence",
+    seed: Number0 = 0,
 ) -> tuple[list[Vector], list[Vector]]:
     """(scores of the forgotten rows, of as many test rows) for every request k with its thetas[k] (p,).
 
@@ -54,14 +56,15 @@ def request_scores(
     return members, outsiders
 
 
+@checked
 def pooled_attack(
-    members: Sequence[ArrayLike],
-    outsiders: Sequence[ArrayLike],
-    rates: Sequence[float] = (0.01, 0.001),
+    members: Scores,
+    outsiders: Scores,
+    rates: Annotated[Sequence[float], Each(Within(0.0, 1.0, above=True))] = (0.01, 0.001),
     retrained: Attack | None = None,
     original: Attack | None = None,
-    n_boot: int = 1000,
-    seed: int = 0,
+    n_boot: Times = 1000,
+    seed: Number0 = 0,
 ) -> Attack:
     """AUC and TPR at low FPR of scores of forgotten rows against rows never seen, pooled over requests.
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import ClassIndices, Features, ModelLike, Numbers, Results1, Within, checked, known_classes
 from l2ul_fast.errors import DataError
 
 Vector = NDArray[np.float64]
@@ -32,8 +33,9 @@ class Value:
     def __post_init__(self) -> None:
         if (self.value is None) == (self.degenerate is None):
             raise ValueError("a metric has either a value or a reason why it is degenerate")
-        if self.value is not None and not math.isfinite(self.value):
-            raise ValueError(f"the value of a metric must be finite, got {self.value}")
+        for name in ("value", "target", "nothing"):
+            if getattr(self, name) is not None:
+                Within()(f"the {name} of a metric", getattr(self, name))
 
     @property
     def gap(self) -> float | None:
@@ -57,7 +59,7 @@ Number = Value | float | None
 def number(x: Number) -> float | None:
     """The number in a Value, or the number itself."""
     found: Any = getattr(x, "value", x)
-    return None if found is None else float(found)
+    return None if found is None else Within()("a value to compare with", found)
 
 
 def measured(
@@ -106,7 +108,8 @@ class Model(Protocol):
 Unlearn = Callable[[Vector, Ids, Ids], Vector]
 
 
-def margins(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:
+@checked
+def margins(model: ModelLike, theta: Results1, X: Features, y: ClassIndices) -> Vector:
     """(n,) log(p_y / (1 - p_y)) of the true class, from the logits: exact where p_y rounds to 1.
 
     The log-loss of a row is log(1 + exp(-margin)).
@@ -114,8 +117,9 @@ def margins(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:
     z, y = model.logits(np.asarray(theta, np.float64), X), np.asarray(y, np.int64)
     if len(z) != len(y):
         raise DataError(f"there are {len(z)} rows but {len(y)} labels")
+    known_classes(y, model.n_classes)
     if z.ndim == 1:
-        return np.where(y == 1, z, -z)
+        return np.asarray(np.where(y == 1, z, -z))
     own = np.take_along_axis(z, y[:, None], axis=1)[:, 0]
     others = z.copy()
     np.put_along_axis(others, y[:, None], -np.inf, axis=1)
@@ -130,7 +134,7 @@ def losses(model: Model, theta: ArrayLike, X: Any, y: ArrayLike) -> Vector:
 
 def check_proba(p: ArrayLike) -> Vector:
     """Probabilities (n, C) as float64; DataError if rows do not sum to 1."""
-    p = np.asarray(p, np.float64)
+    p = Numbers(finite=False)("probabilities", p)
     if p.ndim != 2 or p.shape[1] < 2:
         raise DataError(f"probabilities must have shape (n, C) with at least 2 classes, got {p.shape}")
     if not ((p >= 0).all() and (np.abs(p.sum(axis=1) - 1) < 1e-6).all()):

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from l2ul_fast.checks import Labels, Numbers, all_finite, known_classes
+from l2ul_fast.errors import DataError, UserError
+
 Float = NDArray[np.float64]
 
 #: A next step of Newton's method that is at most this share of theta means that rounding stopped it.
@@ -57,11 +60,41 @@ def weighted(rows: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np
             yield X, y, None
 
 
+def check_training(rows: Any, d: int, n_classes: int, of: str) -> Any:
+    """Rows to train on: (X (n, d), y (n,)) of finite numbers, at least one, or a table of d columns."""
+    if hasattr(rows, "blocks") and hasattr(rows, "d"):
+        if rows.d != d:
+            raise UserError(f"the model has {d} features but the rows have {rows.d}")
+        if rows.n == 0:
+            raise UserError(f"{of} needs at least one row")
+        return rows
+    if not isinstance(rows, tuple | list) or len(rows) != 2:
+        raise UserError(f"rows must be (X, y) or a table, got {type(rows).__name__}")
+    X = Numbers(2, double=False)("X", rows[0])
+    y = Labels()("y", rows[1]) if n_classes else Numbers(1)("y", rows[1])
+    if X.shape[1] != d:
+        raise UserError(f"X must have shape (n, {d}), got {X.shape}")
+    if len(X) != len(y):
+        raise UserError(f"X has {len(X)} rows but y has {len(y)}")
+    if len(X) == 0:
+        raise UserError(f"{of} needs at least one row")
+    if n_classes:
+        known_classes(y, n_classes)
+    return X, y
+
+
 def softmax_rows(z: Float) -> Float:
     """(n, C) probabilities of scores z (n, C), or of the log-odds z (n,) of class 1."""
-    z = np.stack([np.zeros_like(z), z], axis=1) if z.ndim == 1 else z
+    z = finite_scores(np.stack([np.zeros_like(z), z], axis=1) if z.ndim == 1 else z)
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def finite_scores(z: Float) -> Float:
+    """The scores; DataError where one is no number: such a row has no class."""
+    if not all_finite(z):
+        raise DataError("a score is NaN or infinite: the parameters or the rows are not finite, or too large")
+    return z
 
 
 def chord(
@@ -138,8 +171,10 @@ def newton(
     converged = norm <= tol
     if not converged and tol >= LEAST_TOL and np.isfinite(norm):
         # rounding alone may keep the gradient of columns of very large values above tol
-        step = solve_definite(hessian if gauge is None else hessian + gauge, gradient)
-        converged = bool(np.abs(step).max() <= SMALL_STEP * np.abs(theta).max())
+        step, reach = solve_definite(hessian if gauge is None else hessian + gauge, gradient), np.sqrt(np.diag(hessian))
+        converged = bool(
+            np.isfinite(reach).all() and (np.abs(step) * reach).max() <= SMALL_STEP * (np.abs(theta) * reach).max()
+        )
     return Fit(theta, norm, steps, converged, hessian, value)
 
 

@@ -9,13 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from l2ul_fast.checks import Finite, Labels, Number0, Within, checked, parameters, plain
 from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, Float, Rows, chord, newton, softmax_rows, solve_definite, weighted
-from l2ul_fast.models.linear import LinearModel
+from l2ul_fast.models.fit import (
+    LEAST_TOL,
+    Fit,
+    Float,
+    Rows,
+    check_training,
+    chord,
+    finite_scores,
+    newton,
+    softmax_rows,
+    solve_definite,
+    weighted,
+)
+from l2ul_fast.models.linear import ROUNDING, LinearModel
 from l2ul_kernels.linear import logistic, softmax
-
-#: Largest gradient entry that may be left when a fit goes on until rounding stops it.
-ROUNDING = 1e-9
+from l2ul_kernels.validate import check_matrix
 
 
 class LogisticModel(LinearModel):
@@ -32,7 +43,8 @@ class LogisticModel(LinearModel):
 
     name, loss_name = "lr", "logistic"
 
-    def __init__(self, d: int, n_classes: int = 2, lam: float = 1e-3) -> None:
+    @checked
+    def __init__(self, d: Number0, n_classes: Number0 = 2, lam: Finite = 1e-3) -> None:
         if d < 1 or n_classes < 2:
             raise UserError(
                 f"logistic regression needs at least 1 feature and 2 classes, got d={d}, classes={n_classes}"
@@ -56,12 +68,14 @@ class LogisticModel(LinearModel):
 
     def data_gradient(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, weights: Any = None) -> Float:
         """(p,) mean gradient of the log-loss over rows, each times its weight (two classes only), without penalty."""
+        theta, X, y = parameters("theta", theta, self.size), plain("X", X), plain("y", y)
         if self.n_classes == 2:
             return logistic.logistic_gradient(X, y, theta, weights)
         return softmax.softmax_gradient(X, y, theta, self.n_classes)
 
     def loss(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike) -> float:
         """The objective: mean log-loss over the rows with penalty."""
+        theta, X, y = parameters("theta", theta, self.size), plain("X", X), plain("y", y)
         if self.n_classes == 2:
             mean = logistic.logistic_loss(X, y, theta)
         else:
@@ -70,6 +84,7 @@ class LogisticModel(LinearModel):
 
     def hvp(self, theta: ArrayLike, X: ArrayLike, y: ArrayLike, v: ArrayLike) -> Float:
         """(p,) Hessian of the objective times v (p,), without forming it. Labels do not matter."""
+        theta, X, v = parameters("theta", theta, self.size), plain("X", X), parameters("v", v, self.size)
         if self.n_classes == 2:
             return logistic.logistic_hvp(X, theta, v) + self.penalty_gradient(v)
         return softmax.softmax_hvp(X, theta, v, self.n_classes) + self.penalty_gradient(v)
@@ -78,9 +93,7 @@ class LogisticModel(LinearModel):
 
     def logits(self, theta: ArrayLike, X: ArrayLike) -> Float:
         """(n,) log-odds of class 1 for two classes, else (n, C) scores."""
-        theta, X = np.asarray(theta, np.float64), np.asarray(X)
-        if theta.shape != (self.size,):
-            raise ValueError(f"theta must have shape ({self.size},), got {theta.shape}")
+        theta, X = parameters("theta", theta, self.size), plain("X", X)
         if X.ndim != 2 or X.shape[1] != self.d:
             raise ValueError(f"X must have shape (n, {self.d}), got {X.shape}")
         if self.n_classes == 2:
@@ -94,7 +107,7 @@ class LogisticModel(LinearModel):
 
     def predict(self, theta: ArrayLike, X: ArrayLike) -> NDArray[np.int64]:
         """(n,) most likely class."""
-        z = self.logits(theta, X)
+        z = finite_scores(self.logits(theta, X))
         return (z > 0).astype(np.int64) if self.n_classes == 2 else z.argmax(axis=1)
 
     # ------------------------------------------------------------------------------------------------------ fitting
@@ -114,11 +127,9 @@ class LogisticModel(LinearModel):
         is called after every pass. With a `metric` (p, p), the Hessian near the optimum or of some of the rows, passes
         need only gradients as long as each halves it; the fit then has no Hessian unless Newton's method had to finish.
         """
-        check_width(rows, self.d)
-        begin = self.start() if start is None else np.array(start, np.float64)
-        if begin.shape != (self.size,):
-            raise UserError(f"start must have shape ({self.size},), got {begin.shape}")
-
+        rows = check_training(rows, self.d, self.n_classes, "logistic regression")
+        tol = Within(0.0)("tol", tol)
+        begin = self.start() if start is None else parameters("start", start, self.size).copy()
         counts = np.zeros(self.n_classes)  # filled by the first pass
         n = 0.0
 
@@ -151,6 +162,9 @@ class LogisticModel(LinearModel):
             if norm <= tol:
                 return Fit(begin, norm, passes - 1, True, None, float("nan"))
         fit = newton(objective, begin, tol, gauge=gauge, progress=progress)
+        if not fit.converged and tol > 0:
+            again = self._fit_scaled(rows, begin, tol, gauge, progress=progress)
+            fit = replace(again, steps=again.steps + fit.steps) if again.converged and tol >= LEAST_TOL else fit
 
         def down_to_rounding() -> bool:
             """Whether no more than rounding is left to gain, whatever the units of the columns."""
@@ -178,17 +192,9 @@ class LogisticModel(LinearModel):
         Pair i has the rows ids[i] of X, of which the first n_forget[i] are forgotten. A gradient norm above tol marks a
         fit that did not converge (infinite: a class has no rows); reject such pairs.
         """
+        X, y = check_matrix(plain("X", X), self.d, "the model"), plain("y", y)
+        ids, n_forget = Labels(False, 2)("ids", ids), Labels(False)("n_forget", n_forget)
+        tol = Within(0.0)("tol", tol)
         if self.n_classes == 2:
             return logistic.logistic_fit_pairs(X, y, ids, n_forget, self.lam, tol, progress=progress)
         return softmax.softmax_fit_pairs(X, y, ids, n_forget, self.lam, self.n_classes, tol, progress=progress)
-
-
-def check_width(rows: Any, d: int) -> None:
-    """UserError unless the rows have d features."""
-    if not isinstance(rows, tuple):
-        if rows.d != d:
-            raise UserError(f"the model has {d} features but the rows have {rows.d}")
-        return
-    X = np.asarray(rows[0])
-    if X.ndim != 2 or X.shape[1] != d:
-        raise UserError(f"X must have shape (n, {d}), got {X.shape}")

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from l2ul_fast.errors import UserError
-from l2ul_fast.models.fit import Fit, chord, softmax_rows, weighted
+from l2ul_fast.checks import Finite, Labels, NotNegative, Number0, Whole, Within, all_finite, checked, parameters, plain
+from l2ul_fast.errors import DataError, UserError
+from l2ul_fast.models.fit import Fit, check_training, chord, finite_scores, softmax_rows, weighted
+from l2ul_fast.models.scaled import ScaledRows, far_apart
 from l2ul_fast.models.trust_region import trust_newton
 from l2ul_kernels.mlp.adam import PairFits, mlp_fit_pairs, mlp_train
 from l2ul_kernels.mlp.anchored import AnchoredPairs, mlp_anchored_pairs
 from l2ul_kernels.mlp.hessian import mlp_hessian, mlp_hvp
 from l2ul_kernels.mlp.model import layout, mlp_gradient, mlp_logits, mlp_size, mlp_sums
+from l2ul_kernels.validate import check_matrix
 
 Vector = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -48,27 +51,29 @@ class MLPModel:
 
     name = "mlp"
 
+    @checked
     def __init__(
         self,
-        d: int,
-        n_classes: int = 2,
-        h: int = 10,
+        d: Number0,
+        n_classes: Annotated[int, Whole(2, 256)] = 2,
+        h: Annotated[int, Whole(0, 10**7)] = 10,
         activation: str = "tanh",
-        lam: float = 1e-3,
+        lam: Finite = 1e-3,
         anchor: ArrayLike | None = None,
-        mu: float | None = None,
+        mu: Finite | None = None,
     ) -> None:
+        if not isinstance(activation, str):
+            raise UserError(f"activation must be a word, got {type(activation).__name__}")
         layout(d, h, n_classes, activation)  # refuses bad sizes
         self.d, self.n_classes, self.h, self.activation, self.lam = d, n_classes, h, activation, lam
         self.size = mlp_size(d, h, n_classes)
         if (anchor is None) != (mu is None):
             raise UserError("an anchored MLP needs both anchor and mu")
-        strength = lam if mu is None else mu
-        if not strength >= 0:
-            raise UserError(f"the strength of the penalty must not be negative, got {strength}")
-        self.anchor = None if anchor is None else np.array(anchor, np.float64)
-        if self.anchor is not None and self.anchor.shape != (self.size,):
-            raise UserError(f"the anchor must have shape ({self.size},), got {self.anchor.shape}")
+        if min(lam, lam if mu is None else mu) < 0:
+            raise UserError(f"the strength of the penalty must not be negative, got lam={lam}, mu={mu}")
+        self.anchor = None if anchor is None else parameters("the anchor", anchor, self.size).copy()
+        if self.anchor is not None and not np.isfinite(self.anchor).all():
+            raise UserError("the anchor must be finite")
         self.mu = mu
 
     def __repr__(self) -> str:
@@ -90,6 +95,7 @@ class MLPModel:
     # ------------------------------------------------------------------------------------------ loss and derivatives
 
     def penalty_gradient(self, theta: Vector) -> Vector:
+        theta = parameters("theta", theta, self.size)
         return self.strength * (theta if self.anchor is None else theta - self.anchor)
 
     def penalty(self, theta: Vector) -> float:
@@ -98,14 +104,14 @@ class MLPModel:
 
     def data_gradient(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector:
         """(p,) mean gradient of the rows' losses, without the penalty."""
-        return mlp_gradient(X, y, theta, **self._kind)
+        return mlp_gradient(plain("X", X), plain("y", y), parameters("theta", theta, self.size), **self._kind)
 
     def gradient(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector:
-        return self.evaluate(theta, (X, y))[1]
+        return self.evaluate(parameters("theta", theta, self.size), (plain("X", X), plain("y", y)))[1]
 
     def loss(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> float:
         """Mean loss with the penalty."""
-        return self.evaluate(theta, (X, y))[0]
+        return self.evaluate(parameters("theta", theta, self.size), (finite_rows(X), plain("y", y)))[0]
 
     def evaluate(self, theta: Vector, rows: Any) -> tuple[float, Vector]:
         """(loss, gradient (p,)) with the penalty in one pass over `rows`."""
@@ -115,11 +121,13 @@ class MLPModel:
             n += len(X) if weights is None else int(weights.sum())
         if n == 0:
             raise UserError("the MLP needs at least one row")
-        return loss / n + self.penalty(theta), gradient / n + self.penalty_gradient(theta)
+        return loss / n + self.penalty(theta), gradient / n + self.strength * (
+            theta if self.anchor is None else theta - self.anchor
+        )
 
     def hessian(self, theta: Vector, X: ArrayLike, y: ArrayLike) -> Vector:
         """(p, p) of the mean loss with the penalty."""
-        return self.hessian_of(theta, (X, y))
+        return self.hessian_of(parameters("theta", theta, self.size), (plain("X", X), plain("y", y)))
 
     def hessian_of(self, theta: Vector, rows: Any) -> Vector:
         """The same in one pass over `rows` (two classes; more go through p Hessian-vector products)."""
@@ -136,13 +144,15 @@ class MLPModel:
 
     def hvp(self, theta: Vector, X: ArrayLike, y: ArrayLike, v: Vector) -> Vector:
         """Hessian of the mean loss with the penalty, times v."""
-        return mlp_hvp(X, y, theta, v, **self._kind) / len(np.asarray(y)) + self.strength * np.asarray(v)
+        X, y, v = plain("X", X), plain("y", y), parameters("v", v, self.size)
+        at = parameters("theta", theta, self.size)
+        return mlp_hvp(X, y, at, v, **self._kind) / max(len(y), 1) + self.strength * v
 
     # ---------------------------------------------------------------------------------------------------- prediction
 
     def logits(self, theta: Vector, X: ArrayLike) -> Vector:
         """(n,) for two classes, positive means class 1; else (n, C)."""
-        z = mlp_logits(X, theta, **self._kind)
+        z = mlp_logits(finite_rows(X), parameters("theta", theta, self.size), **self._kind)
         return z[:, 0] if self.n_classes == 2 else z
 
     def predict_proba(self, theta: Vector, X: ArrayLike) -> Vector:
@@ -151,12 +161,13 @@ class MLPModel:
 
     def predict(self, theta: Vector, X: ArrayLike) -> NDArray[np.int64]:
         """(n,) class indices; a tie goes to the lower one."""
-        z = self.logits(theta, X)
+        z = finite_scores(self.logits(theta, X))
         return (z > 0).astype(np.int64) if self.n_classes == 2 else z.argmax(axis=1)
 
     # ------------------------------------------------------------------------------------------------------- fitting
 
-    def start(self, seed: int = 0) -> Vector:
+    @checked
+    def start(self, seed: Number0 = 0) -> Vector:
         """Random start: W1 ~ N(0, 1/d), W2 ~ N(0, 1/h), biases 0."""
         rng = np.random.default_rng(seed)
         o = 1 if self.n_classes == 2 else self.n_classes
@@ -180,9 +191,12 @@ class MLPModel:
         `metric` (p, p), the Hessian near the optimum, gradients are enough as long as each step halves them.
         curvature=False leaves the Hessian at the solution out.
         """
+        rows, tol = check_training(rows, self.d, self.n_classes, "the MLP"), Within(0.0)("tol", tol)
+        if far_apart(rows):
+            return self._fit_scaled(rows, start, tol, seed, progress, max_steps, curvature)
         if start is None:
             start = self.anchor if self.anchor is not None else self._adam(*_sample(rows), [seed])[0]
-        begin, passes = np.asarray(start, np.float64), 0
+        begin, passes = parameters("start", start, self.size), 0
         if metric is not None:  # entries are at most the norm
             begin, _, passes = chord(
                 lambda t: self.evaluate(t, rows)[1], begin, metric, tol / self.size**0.5, progress=progress
@@ -196,8 +210,51 @@ class MLPModel:
         def evaluate(theta: Vector) -> tuple[float, Vector]:
             return self.evaluate(theta, rows)
 
+        return self._descend(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, progress)
+
+    def _fit_scaled(
+        self,
+        rows: Any,
+        start: ArrayLike | None,
+        tol: float,
+        seed: int,
+        progress: Progress | None,
+        max_steps: int,
+        curvature: bool,
+    ) -> Fit:
+        """The same objective minimised on columns of one size; its gradient norm is in their units."""
+        scaled, hd = ScaledRows(rows, self.d), self.h * self.d
+        back = np.eye(self.size)  # theta = back @ (theta of the scaled rows)
+        for k in range(self.h):
+            at = np.arange(k * self.d, (k + 1) * self.d)
+            back[at, at], back[hd + k, at] = 1 / scaled.scale, -scaled.centre / scaled.scale
+        data = self.with_anchor(np.zeros(self.size), 0.0)  # the loss alone
+
+        def evaluate(theta: Vector) -> tuple[float, Vector]:
+            loss, gradient = data.evaluate(theta, scaled)
+            at = back @ theta
+            away = at if self.anchor is None else at - self.anchor
+            return loss + self.penalty(at), gradient + self.strength * (back.T @ away)
+
+        def hessian(theta: Vector) -> Vector:
+            return data.hessian_of(theta, scaled) + self.strength * back.T @ back
+
+        if start is None and self.anchor is None:
+            X, y = _sample(rows)
+            begin = self._adam((X - scaled.centre) / scaled.scale, y, [seed])[0]
+        else:
+            first: Any = self.anchor if start is None else parameters("start", start, self.size)
+            begin = np.asarray(np.linalg.solve(back, first))
+        found = self._descend(evaluate, hessian, begin, tol, max_steps, progress)
+        found.theta = back @ found.theta
+        found.hessian = self.hessian_of(found.theta, rows) if curvature and self.n_classes == 2 else None
+        return found
+
+    def _descend(
+        self, evaluate: Any, hessian: Any, start: Vector, tol: float, max_steps: int, progress: Progress | None
+    ) -> Fit:
         if self.n_classes == 2:
-            return trust_newton(evaluate, lambda t: self.hessian_of(t, rows), start, tol, max_steps, progress)
+            return trust_newton(evaluate, hessian, start, tol, max_steps, progress)
         from scipy.optimize import minimize  # p passes per exact Hessian would be too many
 
         options = {"maxiter": 20 * max_steps, "maxfun": 40 * max_steps, "gtol": 0.0, "ftol": 0.0, "maxcor": 30}
@@ -217,18 +274,21 @@ class MLPModel:
         """Subset pairs from one shared start (see l2ul_kernels.mlp.adam.mlp_fit_pairs); unanchored only."""
         if self.anchor is not None:
             raise UserError("subset pairs are for the unanchored MLP; use anchored_pairs")
+        X, y = check_matrix(plain("X", X), self.d, "the model"), plain("y", y)
+        ids, n_forget = Labels(False, 2)("ids", ids), Labels(False)("n_forget", n_forget)
         start = self.start(seed)
         return mlp_fit_pairs(X, y, ids, n_forget, start, lam=self.lam, seed=seed, **self._kind, **options)
 
     # ---------------------------------------------------------------------------------------------- anchored protocol
 
+    @checked
     def train_anchor(
         self,
         X: ArrayLike,
         y: ArrayLike,
-        seed: int = 0,
-        seeds: int = 5,
-        tol: float = 1e-8,
+        seed: Number0 = 0,
+        seeds: Annotated[int, Whole(1, 1000)] = 5,
+        tol: NotNegative = 1e-8,
         near: ArrayLike | None = None,
     ) -> Vector:
         """Anchor (p,): the best of `seeds` Adam runs on these rows with L2 lam, each polished to tol, on the grid.
@@ -236,14 +296,15 @@ class MLPModel:
         With an earlier anchor `near`, the optimum that training reaches from there, where it reaches one: then the
         result depends on the rows, and on `near` only in which of their local optima it is.
         """
-        plain, data = self.with_anchor(None, None), (np.asarray(X), np.asarray(y))
+        free, (X, y) = self.with_anchor(None, None), check_training((X, y), self.d, self.n_classes, "the MLP")
+        data: Any = (X, y)
         widths = self.anchor_widths(data[0])
         if near is not None:
-            found = plain._minimise(data, np.asarray(near, np.float64), tol, 200, None)
+            found = free._minimise(data, parameters("near", near, self.size), tol, 200, None)
             if found.converged:
                 return np.asarray(np.round(found.theta / widths) * widths + 0.0)
-        starts = plain._adam(*data, [seed * seeds + i for i in range(seeds)])
-        fits = [plain._minimise(data, start, tol, 200, None) for start in starts]
+        starts = free._adam(data[0], data[1], [seed * seeds + i for i in range(seeds)])
+        fits = [free._minimise(data, start, tol, 200, None) for start in starts]
         best = min(fits, key=lambda fit: (not fit.converged, fit.loss)).theta
         return np.asarray(np.round(best / widths) * widths + 0.0)  # no -0.0
 
@@ -298,9 +359,13 @@ class MLPModel:
 
         Pairs that do not get there by steps with the fixed Hessian are retrained by Newton from theta, if `fallback`.
         """
-        if self.anchor is None or self.mu is None or fit.hessian is None:
+        X, y, tol = check_matrix(plain("X", X), self.d, "the model"), plain("y", y), Within(0.0)("tol", tol)
+        forget_ids = Labels(False)("forget_ids", forget_ids)
+        forget_starts = Labels(False)("forget_starts", forget_starts)
+        hessian: Any = getattr(fit, "hessian", None)
+        if self.anchor is None or self.mu is None or hessian is None:
             raise UserError("anchored pairs need an anchored model and a fit with its Hessian")
-        inverse = np.linalg.inv(fit.hessian)
+        inverse = np.linalg.inv(hessian)
         inverse = 0.5 * (inverse + inverse.T)
         options = {**self._kind, **options, "tol": tol}
         pairs = mlp_anchored_pairs(
@@ -313,6 +378,14 @@ class MLPModel:
             pairs.theta_r[i], pairs.gradient_norm[i] = again.theta, again.gradient_norm
             pairs.steps[i] += again.steps
         return pairs
+
+
+def finite_rows(X: ArrayLike) -> NDArray[Any]:
+    """X; DataError where it is not finite: an infinity would only switch hidden units off or on."""
+    X = plain("X", X)
+    if not all_finite(X):
+        raise DataError("X must be finite, but has a NaN or an infinity")
+    return X
 
 
 def _sample(rows: Any, limit: int = ADAM_ROWS) -> tuple[NDArray[Any], NDArray[Any]]:

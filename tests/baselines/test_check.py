@@ -11,7 +11,7 @@ from baselines_data import KINDS, OPTIONS, SHORT, blobs, made, prepared, problem
 from l2ul_fast import metrics
 from l2ul_fast.baselines import METHODS, Nothing, Recipe, Retrain
 from l2ul_fast.baselines.base import Answer
-from l2ul_fast.baselines.check import check_method
+from l2ul_fast.baselines.check import _Streamed, check_method
 from l2ul_fast.datasets.file.hdf5 import DatasetWriter
 from l2ul_fast.errors import UserError
 from l2ul_fast.models import LogisticModel
@@ -244,7 +244,7 @@ def test_refusals_say_what_is_wrong():
         with pytest.raises(UserError, match=message):
             method.unlearn(bad)
     with pytest.raises(UserError, match="in memory"):
-        METHODS["sisa"]().prepare(object(), model)
+        METHODS["sisa"]().prepare(_Streamed(table), model)
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_refusals_say_what_is_wrong():
         ("fyemu", {"impair": SHORT, "repair": Recipe(1, adam=False)}, "Adam"),
         ("fyemu", {"as_published": True}, "classes"),
         ("influence", {"order": 3}, "order"),
-        ("newton", {"solver": "magic"}, "one of"),
+        ("newton", {"solver": "magic"}, "solver must be"),
         ("newton", {"solver": "compiled"}, "binary"),
         ("sisa", {"shards": 300, "slices": 2}, "cannot be cut"),
-        ("sisa", {"shards": 0}, "at least one"),
+        ("sisa", {"shards": 0}, "shards must be"),
         ("sisa", {"vote": "loudest"}, "vote"),
     ],
 )

@@ -196,7 +196,7 @@ def test_aligned_rho():
 def test_cost():
     assert metrics.break_even(30.0, 2.0, 0.5).value == pytest.approx(20)
     assert metrics.break_even(0.0, 2.0, 2.0).degenerate.startswith("never")
-    with pytest.raises(DataError, match="times"):
+    with pytest.raises(DataError, match="extra_seconds"):
         metrics.break_even(-1.0, 2.0, 1.0)
     found = metrics.times([100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     assert (found.low, found.median, found.high, found.n) == (2.0, 3.0, 4.0, 5)
