@@ -124,7 +124,7 @@ def _workers(client: Any) -> dict[str, Any]:
 
 
 def worker_count(client: Any) -> int:
-    """How many tasks the workers run at a time."""
+    """Number of tasks that the workers run at a time."""
     return max(1, sum(facts["nthreads"] for facts in _workers(client).values()))
 
 

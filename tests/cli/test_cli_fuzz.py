@@ -4,7 +4,7 @@ import pytest
 from command_fuzz import Desk, arguments
 from hypothesis import HealthCheck, given, settings
 
-QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
