@@ -25,7 +25,7 @@ BLOCK_ROWS = 262_144
 
 
 class Table(Protocol):
-    """What models train on: n rows (hidden ones not counted) of d columns."""
+    """Rows that models train on: n rows (hidden ones not counted) of d columns."""
 
     n: int
     d: int

@@ -1,7 +1,10 @@
-"""Workers of a fit, as seen by those that know nothing of Dask."""
+"""Workers of a fit, as seen by those that know nothing of Dask; starting processes that Ctrl-C does not reach."""
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -23,3 +26,16 @@ def workers_of(client: Any) -> Workers | None:
     from l2ul_fast.distributed import DaskWorkers  # here: Dask is an extra
 
     return DaskWorkers(client)
+
+
+@contextlib.contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C: a terminal sends it to all, and this process ends its workers itself."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -59,7 +59,6 @@ PROFILES = {
             draws=1,
             anchored=False,
             seconds=0.1,
-            rounds=1,
             turns=3,
         ),
         Profile("regular"),

@@ -18,4 +18,10 @@ def main() -> None:
     with terminable(), one_sentence():
         from l2ul_fast.cli.app import app
 
-        app()
+        try:
+            app()
+        except SystemExit as end:
+            stop = getattr(end.__context__, "__cause__", None)
+            if isinstance(stop, KeyboardInterrupt):  # in typer's own code, which says nothing and knows one code only
+                raise stop from None
+            raise

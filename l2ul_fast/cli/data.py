@@ -36,7 +36,7 @@ def _known(data_dir: Path) -> list[str]:
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    """What a dataset file is; a file that cannot be used has `error` instead."""
+    """Facts of a dataset file; `error` where it cannot be used."""
     from l2ul_fast.datasets.file.hdf5 import open_dataset
 
     facts: dict[str, Any] = {"path": str(path), "bytes": path.stat().st_size}

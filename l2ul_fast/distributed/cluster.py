@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
-import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from l2ul_fast.errors import UserError
+from l2ul_fast.workers import deaf_to_interrupts
 from l2ul_kernels import available_cores, warmup
 from l2ul_kernels.codegen.jit import ensure_compiled
 
@@ -52,19 +51,6 @@ def _environment(values: dict[str, str | None]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C: a terminal sends it to all, and this process ends its workers itself."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -125,7 +111,7 @@ def _local_cluster(distributed: Any, workers: int) -> Iterator[Any]:
     }
     with dask.config.set(config):
         # Dask lets what is set in this environment win over its configuration
-        with _environment(ONE_THREAD), _deaf_to_interrupts():
+        with _environment(ONE_THREAD), deaf_to_interrupts():
             cluster = distributed.LocalCluster(
                 dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL, **options
             )
@@ -138,7 +124,7 @@ def _workers(client: Any) -> dict[str, Any]:
 
 
 def worker_count(client: Any) -> int:
-    """How many tasks the workers run at a time."""
+    """Number of tasks that the workers run at a time."""
     return max(1, sum(facts["nthreads"] for facts in _workers(client).values()))
 
 

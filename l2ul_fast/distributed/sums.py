@@ -123,7 +123,7 @@ def spans(
 
 
 class _Held:
-    """What all leaves share: arrays, not Partitions, which hold addresses of this process once they were used."""
+    """Arguments of all leaves: arrays, not Partitions, which hold addresses of this process once they were used."""
 
     def __init__(self, partitions: Partitions, by_class: bool, part: str) -> None:
         self.by_class, self.part = by_class, part

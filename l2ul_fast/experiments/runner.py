@@ -20,6 +20,7 @@ from l2ul_fast.experiments.registry import Context, Experiment, Job
 from l2ul_fast.files import write_atomic
 from l2ul_fast.measure.environment import StealMeter
 from l2ul_fast.measure.records import SCHEMA, Cell, Record, Run, validate
+from l2ul_fast.workers import deaf_to_interrupts
 
 Progress = Callable[[str, int, int], None]
 #: Extra -> a package that only it brings.
@@ -419,10 +420,11 @@ def spawn(part: Part, run: Run, jobs: int, progress: Progress) -> None:
     environment = os.environ | dict.fromkeys(names, str(k))
     wanted = ",".join(dict.fromkeys(task.experiment.name for task in part.tasks))
     running = []
-    for i in range(jobs):
-        own = ",".join(map(str, cores[i * k : (i + 1) * k]))
-        order = [sys.executable, "-m", "l2ul_fast.experiments.runner", str(run.folder), str(k), f"{i}/{jobs}", own]
-        running.append(subprocess.Popen([*order, wanted], env=environment, stdout=2))  # a plug-in may print
+    with deaf_to_interrupts():
+        for i in range(jobs):
+            own = ",".join(map(str, cores[i * k : (i + 1) * k]))
+            order = [sys.executable, "-m", "l2ul_fast.experiments.runner", str(run.folder), str(k), f"{i}/{jobs}", own]
+            running.append(subprocess.Popen([*order, wanted], env=environment, stdout=2))  # a plug-in may print
     before, total = len(run.refresh()), sum(len(task.todo(run)) for task in part.tasks)
     try:
         while any(process.poll() is None for process in running):
@@ -433,6 +435,8 @@ def spawn(part: Part, run: Run, jobs: int, progress: Progress) -> None:
     except BaseException:
         for process in running:
             process.terminate()
+        for process in running:
+            process.wait()
         raise
     codes = [process.returncode for process in running]
     if any(codes):

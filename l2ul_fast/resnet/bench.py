@@ -172,7 +172,7 @@ class Bench:
 
 @dataclass
 class Answer:
-    """What a method made of a request: logits of any training rows and of the test rows, and its cost."""
+    """A method's answer to a request: logits of any training rows and of the test rows, and its cost."""
 
     rows: Callable[[NDArray[np.int64]], Logits]
     test: Logits
@@ -266,7 +266,7 @@ class Judge:
         return right, attack, [z.argmax(axis=1) for z in parts]
 
     def record(self, method: str, scope: str) -> dict[str, Any]:
-        """What the method makes of the request."""
+        """Scores and costs of the method's answer."""
         found = self.known.get(method) or answer(self.bench, method, self.forget)
         right, attack, said = self.looks.get(method) or self.look(found)
         target, goal, told = self.looks["retrain"]

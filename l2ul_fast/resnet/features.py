@@ -1,4 +1,4 @@
-"""What a network says of many images: penultimate features, logits, probabilities, accuracies.
+"""Outputs of a network: penultimate features, logits, probabilities, accuracies.
 
 What it would say of rows it has not seen comes from two networks, each trained without one half of them: RUM's
 memorisation score and the targets of L2UL need that. Their training is set-up, shared by both.

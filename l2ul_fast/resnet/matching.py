@@ -1,4 +1,4 @@
-"""How L2UL moves a large network: make wrong what would be wrong unseen, keep all other outputs.
+"""The move of a large network by L2UL: make wrong what would be wrong unseen, keep all other outputs.
 
 The last layer moves, and outputs are linear in it: logits = logits_0 + A move, A being the penultimate features. With
 G = sum of A^T A over the rows that stay, one request solves
@@ -78,7 +78,7 @@ def least_push(now: NDArray[np.floating], y: NDArray[np.int64], wanted: NDArray[
 
 @dataclass
 class Targets:
-    """What retraining would say of rows it does not see.
+    """Expected outputs of retraining for rows it does not see.
 
     logits (n, C): of networks that did not see the row. They were trained on half the rows, so they are right less
     often than a retrained network; `rate` is what it would reach, and the right class's logit rises until it does.

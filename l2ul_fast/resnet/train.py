@@ -31,7 +31,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How A trains. schedule: "cycle" (up for a quarter of the steps, then down to 0) or "flat"."""
+    """Settings of A. schedule: "cycle" (up for a quarter of the steps, then down to 0) or "flat"."""
 
     epochs: int = 8
     batch: int = 64
@@ -142,7 +142,7 @@ def train(
 
 
 def _key(recipe: Recipe, width: int, seed: int, identity: str, gone: NDArray[np.bool_] | None) -> str:
-    """What a checkpoint must agree in to be continued."""
+    """Digest of all that a checkpoint must agree in to be continued."""
     rows = "" if gone is None else hashlib.sha256(np.packbits(gone).tobytes()).hexdigest()
     facts = {**asdict(recipe), "width": width, "seed": seed, "data": identity, "gone": rows}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

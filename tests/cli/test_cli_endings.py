@@ -1,6 +1,7 @@
 """How every command ends: told to stop anywhere, or with output that nobody takes."""
 
 import contextlib
+import inspect
 import os
 import random
 import shutil
@@ -64,11 +65,10 @@ def stopped(words, monkeypatch, point=0, number=0):
 
     def count(frame, event, argument):
         nonlocal calls
-        if (
-            event == "call"
-            and "l2ul_fast" in frame.f_code.co_filename
-            and "cli/process" not in frame.f_code.co_filename
-        ):
+        code = frame.f_code
+        ours = "l2ul_fast" in code.co_filename and not code.co_filename.endswith("cli/process.py")
+        # Python drops an exception that arises while it closes a generator
+        if event == "call" and ours and not code.co_flags & inspect.CO_GENERATOR:
             calls += 1
             if calls == point:
                 sys.setprofile(None)
@@ -88,16 +88,21 @@ def test_a_signal_anywhere_is_one_sentence(name, points, fresh, monkeypatch, cap
     before = files(folder)
     code, calls = stopped(words, monkeypatch)
     assert code == 0, capsys.readouterr().err
-    whole = before | files(folder)
+    whole, arrived = before | files(folder), 0
     for turn, point in enumerate(random.Random(name).sample(range(2, calls), min(points, calls - 2))):
         folder, number = fresh(), (signal.SIGINT, signal.SIGTERM)[turn % 2]
-        code, _ = stopped(words, monkeypatch, point, number)
+        code, reached = stopped(words, monkeypatch, point, number)
         said = capsys.readouterr().err
+        if reached < point:  # it was done sooner this time, without what the first one had to load
+            assert code == 0, said
+            continue
+        arrived += 1
         assert code == 128 + number, (point, said)
         assert "Traceback" not in said
         assert said.strip().splitlines()[-1].startswith(("interrupted", "stopped: ")), said
         left = {name for name in files(folder) - whole if not name.endswith(".tmp")}
         assert left == set(), "something half-written stays"
+    assert arrived
 
 
 def closed_pipe():
@@ -127,5 +132,35 @@ def test_a_closed_stream_gives_its_number_to_no_file(fresh):
     command = f"{sys.executable} -m l2ul_fast.cli data make magic --rows 300 --data-dir new >&-"
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, cwd=folder, timeout=100)
     assert done.returncode in (1, 3)
-    assert done.stderr == "error: cannot write to standard output: Bad file descriptor\n"
+    assert done.stderr.splitlines()[-1] == "error: cannot write to standard output: Bad file descriptor"
     l2ul("data", "verify", "magic", "--data-dir", "new")
+
+
+def test_ctrl_c_reaches_the_processes_of_a_run_through_their_parent(fresh, monkeypatch, capsys):
+    """A terminal interrupts all of them at once: each would print a traceback of its own."""
+    fresh()
+    handlers, ended_by = [], []
+
+    class Process:
+        returncode = None
+
+        def __init__(self, *words, **options):
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+        def poll(self):
+            raise KeyboardInterrupt
+
+        def terminate(self):
+            ended_by.append("terminate")
+
+        def wait(self):
+            ended_by.append("wait")
+
+    real = subprocess.Popen
+    mine = "l2ul_fast.experiments.runner"
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **how: (Process if mine in words else real)(words, **how))
+    assert ended(*USES["bench"].split(), "--threads", "1", "--jobs", "2", monkeypatch=monkeypatch) == 130
+    assert "stopped: " in capsys.readouterr().err
+    assert handlers == [signal.SIG_IGN] * 2
+    assert ended_by == ["terminate"] * 2 + ["wait"] * 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -14,6 +14,8 @@ from l2ul_fast.extras import EXTRAS, PACKAGES
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 SENTENCE = re.compile(r"needs the package [\w-]+: pip install 'l2ul-fast\[\w+\]'|pip install 'l2ul-fast\[dask\]'")
+#: They come with scikit-learn and pooch, and are never missing alone.
+BROUGHT = {"joblib", "requests"}
 #: Runs attempts in a process that cannot see the packages; prints [kind of error, text] or null for each.
 BLIND = """
 import importlib.machinery, json, sys, warnings
@@ -97,7 +99,7 @@ def test_a_base_install_works_or_names_the_extra(blind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", sorted(set(EXTRAS)))
+@pytest.mark.parametrize("module", sorted(set(EXTRAS) - BROUGHT))
 def test_each_missing_package_is_a_sentence(blind, module):
     """With all others there, more of the code runs before it asks for this one."""
     for attempt, error in blind([*BASE, *NEEDS], [module]).items():
@@ -120,4 +122,4 @@ def test_the_table_of_extras_is_that_of_the_project():
                 assert module in EXTRAS, f"{package} of the extra {extra} is not in the table"
     for module, extra in EXTRAS.items():
         brought = " ".join(PROJECT["optional-dependencies"][extra])
-        assert PACKAGES.get(module, module) in brought or module in ("joblib", "requests")  # scikit-learn's, pooch's
+        assert PACKAGES.get(module, module) in brought or module in BROUGHT
