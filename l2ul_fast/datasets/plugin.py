@@ -234,6 +234,8 @@ def _classes(origin: Path, content: Content) -> tuple[int, dict[Any, int], list[
             raise DataError(f"{origin} has more than {MOST_CLASSES} classes: is the class the last column (or y)?")
     if any(label != label or label == "" for label in found):
         raise DataError(f"{origin} has rows without a class: fill them in or leave them out")
+    if any(isinstance(label, str) and "\0" in label for label in found):
+        raise DataError(f"{origin} has a class with a NUL byte")
     if len(found) < 2:
         raise DataError(f"{origin} has rows of {len(found)} class{'es' * (not found)}, at least two are needed")
     try:
@@ -269,8 +271,6 @@ def _labels(y: Any, origin: Path) -> np.ndarray:
     elif labels.dtype.kind not in "biufU":
         raise DataError(f"{origin}: classes must be numbers or words, not {labels.dtype}")
     if labels.dtype.kind == "U":
-        if (np.char.find(labels, "\0") >= 0).any():
-            raise DataError(f"{origin} has a class with a NUL byte")
         labels = np.where(np.isin(labels, NO_LABEL), "", labels)
     elif labels.dtype.kind == "f" and np.isinf(labels).any():
         raise DataError(f"{origin} has a class that is infinite")

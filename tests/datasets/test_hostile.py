@@ -51,6 +51,19 @@ def test_text_that_hdf5_would_read_without_end_is_refused(tmp_path):
     hdf5.open_hdf5(tmp_path / "b.h5", "b.h5").close()
 
 
+@pytest.mark.parametrize(("place", "value"), [(1, 3), (1, 2), (4, 17), (12, 65), (24, 200), (24, 0x7FFFFFFF), (28, 9)])
+def test_types_and_lengths_of_text_that_hdf5_would_trust(tmp_path, place, value):
+    """Some of these end the process: a fault here is a crash of the tests."""
+    data = bytearray(hostile.valid_file())
+    start = data.index(b"format\0\0\x19\1") + 8  # of the type; 16 bytes on, the shape, then length, heap and number
+    assert data[start + 4 : start + 8] == b"\x10\0\0\0"
+    place = place if place < 24 else data.index((12).to_bytes(4, "little"), start + 16) + place - 24
+    data[place if place > 100 else start + place] = value & 255
+    (tmp_path / "a.h5").write_bytes(data)
+    with pytest.raises(DataError, match=r"the type of its text is damaged|its text is damaged"):
+        open_dataset(tmp_path / "a.h5")
+
+
 def test_hostile_files_are_refused_or_true(tmp_path):
     assert hostile.run_all(list(hostile.TARGETS), 0, 40, tmp_path) == []
 

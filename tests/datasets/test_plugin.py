@@ -239,6 +239,7 @@ def test_marks_and_mixed_line_ends_do_not_matter(tmp_path, text):
         (np.array([np.nan, "a", "a", "b"], object), "rows without a class"),
         (np.array(["nan", "a", "a", "b"]), "rows without a class"),
         (np.array([np.inf, 1, 1, 0]), "a class that is infinite"),
+        (np.array([b"a\0b", b"a", b"b", b"b"]), "a class with a NUL byte"),
     ],
 )
 def test_classes_that_are_none_are_refused(tmp_path, labels, message):
@@ -264,6 +265,13 @@ def test_a_file_of_other_rows_is_not_replaced(tmp_path):
         file["X"] = 1.0
     with pytest.raises(DataError, match="is in the way and not one of l2ul's"):
         load_dataset_file(tmp_path / "b" / "mine.csv")
+
+
+@pytest.mark.parametrize("rows", [np.ones((4, 2), complex), np.ones((4, 2), "M8[s]")])
+def test_columns_that_a_cast_would_change_are_refused(tmp_path, rows):
+    np.savez(tmp_path / "odd.npz", X=rows, y=[0, 1, 0, 1])
+    with pytest.raises(DataError, match="X must hold numbers: got"):
+        register_file(tmp_path / "odd.npz")
 
 
 def test_the_index_of_a_pandas_table_is_no_class(tmp_path):

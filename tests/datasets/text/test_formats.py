@@ -105,7 +105,16 @@ def test_adult(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("State-gov", "Spy"), ("39", "x"), (", 13", ""), ("<=50K", "<=50K."), ("White", "W\xe9")]
+    ("old", "new"),
+    [
+        ("State-gov", "Spy"),
+        ("39", "x"),
+        ("39", "nan"),
+        ("39", "1_0"),
+        (", 13", ""),
+        ("<=50K", "<=50K."),
+        ("White", "W\xe9"),
+    ],
 )
 def test_damaged_adult_line(old, new):
     text = ADULT * 4 + ADULT.replace(old, new, 1) + ADULT
