@@ -8,7 +8,7 @@ BASE ?= HEAD~1
 RESOLUTION_lowest := lowest-direct
 RESOLUTION_newest := highest
 
-.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels mutants lint hooks bench \
+.PHONY: help venv test test-real test-all test-lowest test-newest coverage-kernels sanitize mutants lint hooks bench \
   bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test-all       every test, slow ones too"
 	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
 	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
+	@echo "make sanitize       the kernels' tests with every index checked and memory filled with rubbish"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
 	@echo "make lint           ruff, codespell and mypy"
 	@echo "make hooks          let git run ruff and codespell before every commit"
@@ -62,6 +63,15 @@ coverage-kernels: export NUMBA_DISABLE_JIT = 1
 coverage-kernels: venv
 	$(BIN)/coverage run -m pytest tests/kernels
 	$(BIN)/coverage report
+
+# What goes by address is not checked here, but above, where arrays stand for memory.
+sanitize: export NUMBA_BOUNDSCHECK = 1
+sanitize: export NUMBA_CACHE_DIR = $(CURDIR)/.sanitize
+sanitize: export MALLOC_PERTURB_ = 165
+sanitize: export MALLOC_CHECK_ = 3
+sanitize: venv
+	LD_PRELOAD=$$(ls /lib/*/libc_malloc_debug.so.0 /usr/lib64/libc_malloc_debug.so.0 2>/dev/null | head -1) \
+	  $(BIN)/python -m pytest tests/kernels
 
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py
@@ -120,5 +130,5 @@ readme: venv
 	$(BIN)/l2ul report quick --publish .
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache .sanitize
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
