@@ -18,7 +18,7 @@ ifeq ($(LINKED),yes)
 export PYTHONPATH := $(CURDIR):$(CURDIR)/kernels$(if $(PYTHONPATH),:$(PYTHONPATH))
 endif
 
-.PHONY: help venv linked-venv test test-real test-all test-lowest test-newest coverage-kernels mutants fuzz lint hooks bench \
+.PHONY: help venv linked-venv test test-real test-all test-lowest test-newest coverage-kernels sanitize mutants fuzz lint hooks bench \
   bench-kernels bench-pytest bench-pytest-smoke bench-smoke asv-check asv-smoke perf-check perf-selftest readme clean
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make test-all       every test, slow ones too"
 	@echo "make test-lowest    the fast tests with the oldest versions that pyproject.toml allows; test-newest: the newest"
 	@echo "make coverage-kernels  how much of the kernels their tests reach (compilation off; 95 % at least)"
+	@echo "make sanitize       the kernels' tests with every index checked and memory filled with rubbish"
 	@echo "make mutants        break baselines and metrics on purpose: does a test notice?"
 	@echo "make fuzz SECONDS=60  hostile files, arguments and calls: does each end well, or in one sentence?"
 	@echo "make lint           ruff, codespell and mypy"
@@ -80,6 +81,15 @@ coverage-kernels: venv
 # Hostile cases, each in a process of its own with 2 GB and 10 s: a fresh seed, which is printed (FUZZ_OPTIONS=--seed=N).
 fuzz: venv
 	$(BIN)/python tests/fuzz/engine.py --seconds $(SECONDS) $(FUZZ_OPTIONS)
+
+# What goes by address is not checked here, but above, where arrays stand for memory.
+sanitize: export NUMBA_BOUNDSCHECK = 1
+sanitize: export NUMBA_CACHE_DIR = $(CURDIR)/.sanitize
+sanitize: export MALLOC_PERTURB_ = 165
+sanitize: export MALLOC_CHECK_ = 3
+sanitize: venv
+	LD_PRELOAD=$$(ls /lib/*/libc_malloc_debug.so.0 /usr/lib64/libc_malloc_debug.so.0 2>/dev/null | head -1) \
+	  $(BIN)/python -m pytest tests/kernels
 
 mutants: venv
 	nice -n 19 $(BIN)/python tests/mutants/mutants.py
@@ -138,5 +148,5 @@ readme: venv
 	$(BIN)/l2ul report quick --publish .
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-newest results .asv .benchmarks .pytest_cache .hypothesis .mypy_cache .ruff_cache .sanitize
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

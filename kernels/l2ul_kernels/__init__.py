@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import Any
 
 from l2ul_kernels.threads import available_cores, threads
+from l2ul_kernels.validate import bits_per_cell, packed_width
 from l2ul_kernels.voronoi.assign import assign_cells
 from l2ul_kernels.voronoi.counts import cell_counts, counts_from_cells
 from l2ul_kernels.voronoi.pack import one_hot, pack_cells, unpack_cells
-from l2ul_kernels.voronoi.partitions import Partitions, bits_per_cell, packed_width, sample_row_ids
+from l2ul_kernels.voronoi.partitions import Partitions, sample_row_ids
 from l2ul_kernels.warmup import warmup
 
 # Name -> module, imported when first used, so that assigning cells does not pay for training models.

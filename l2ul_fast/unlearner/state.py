@@ -161,8 +161,10 @@ class CellState:
             raise ValueError("the cells of the rows, which do not fit their counts")
         if psi & (psi - 1):  # with a power of two every pattern of bits is a cell
             for start in range(0, len(packed), CHECKED_ROWS):
-                if unpack_cells(packed[start : start + CHECKED_ROWS], t, psi).max(initial=0) >= psi:
-                    raise ValueError("the cells of the rows, of which some do not exist")
+                try:
+                    unpack_cells(packed[start : start + CHECKED_ROWS], t, psi)
+                except ValueError:
+                    raise ValueError("the cells of the rows, of which some do not exist") from None
         return cls(Partitions.from_seeds(np.array(seeds), rows), packed, counts)
 
 

@@ -45,7 +45,17 @@ from l2ul_kernels.simd.columns import (
 )
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
-from l2ul_kernels.validate import check_ids, check_lam, check_vector, check_weights, check_xy, mirror, refuse_unusable
+from l2ul_kernels.validate import (
+    check_ids,
+    check_lam,
+    check_number,
+    check_steps,
+    check_vector,
+    check_weights,
+    check_xy,
+    mirror,
+    refuse_unusable,
+)
 
 #: Pairs between two calls of `progress`, for each thread: of two classes, of more.
 REPORT = 32, 4
@@ -151,7 +161,7 @@ def logistic_fit_pairs(
     """
     X, y = check_xy(X, y)
     pairs, d = Pairs(*check_ids(ids, n_forget, len(X))), X.shape[1]
-    rule = Rule(check_lam(lam), float(tol), int(max_steps))
+    rule = Rule(check_lam(lam), check_number(tol, "tol"), check_steps(max_steps))
     out = fit_all(_fit_some, lambda s: new_work(s, d, X.dtype), X, y, pairs, rule, (d + 1,), progress)
     return np.ascontiguousarray(out.theta[:, 0]), np.ascontiguousarray(out.theta[:, 1]), out.norms, out.steps
 
@@ -252,8 +262,9 @@ def logistic_sums(
     X (n, d), y (n,) of 0 and 1, weights (n,) multiply the rows' terms. The result depends on how rows are split over
     several calls only by rounding, and not at all on the number of threads. NaN in X is a ValueError, outs unchanged.
     """
+    read = (X, y, theta, weights)
     X, y = check_xy(X, y)
-    return add_sums(lambda mode: _sums(X, y, theta, mode, weights), X.shape[1] + 1, gradient_out, hessian_out)
+    return add_sums(lambda mode: _sums(X, y, theta, mode, weights), X.shape[1] + 1, gradient_out, hessian_out, read)
 
 
 def logistic_gradient(X: ArrayLike, y: ArrayLike, theta: ArrayLike, weights: ArrayLike | None = None) -> Float:

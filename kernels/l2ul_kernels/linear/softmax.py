@@ -37,7 +37,7 @@ from l2ul_kernels.simd.columns import (
 )
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
-from l2ul_kernels.validate import check_ids, check_lam, check_vector, check_weights, check_xy
+from l2ul_kernels.validate import check_ids, check_lam, check_number, check_steps, check_vector, check_weights, check_xy
 
 MAX_CLASSES = 1000
 
@@ -259,7 +259,7 @@ def softmax_fit_pairs(
     """
     X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     pairs, d, C = Pairs(*check_ids(ids, n_forget, len(X))), X.shape[1], int(n_classes)
-    rule = Rule(check_lam(lam), float(tol), int(max_steps))
+    rule = Rule(check_lam(lam), check_number(tol, "tol"), check_steps(max_steps))
     p, wide = C * (d + 1), (C, width_of(d + 1))
     shapes = [(p, p), (p, p), wide, wide, wide, (p,), (p,)]
     work = lambda s: Work(_new_block(s, d, C, y), *map(aligned_zeros, shapes))  # noqa: E731
@@ -354,9 +354,10 @@ def softmax_sums(
 
     X (n, d), y (n,) of 0 .. C - 1, weights (n,) multiply the rows' terms. NaN in X is a ValueError, outs unchanged.
     """
+    read = (X, y, theta, weights)
     X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     p = n_classes * (X.shape[1] + 1)
-    return add_sums(lambda mode: _sums(X, y, theta, n_classes, mode, weights), p, gradient_out, hessian_out)
+    return add_sums(lambda mode: _sums(X, y, theta, n_classes, mode, weights), p, gradient_out, hessian_out, read)
 
 
 def softmax_gradient(X: ArrayLike, y: ArrayLike, theta: ArrayLike, n_classes: int) -> Float:

@@ -67,15 +67,17 @@ def sum_rows(key: Any, sum_blocks: Any, make_scratch: Callable[[], Any], X: Arra
     else:
         parallel_for(lambda first, last, t: sum_blocks(first, last, scratch[t], *what), len(out.loss), threads=threads)
     loss, vector, matrix = (part.sum(axis=0) for part in out)
-    if np.isnan(loss) or np.isnan(out.vector).any():
+    if not (np.isfinite(loss) and np.isfinite(out.vector).all()):
         refuse_unusable(X, None)
     return float(loss), vector, matrix
 
 
-def add_sums(sums: Callable[[int], Any], p: int, gradient_out: Float | None, hessian_out: Float | None) -> float:
+def add_sums(
+    sums: Callable[[int], Any], p: int, gradient_out: Float | None, hessian_out: Float | None, read: tuple[Any, ...]
+) -> float:
     """The loss of sums(mode) = (loss, gradient, Hessian); the others are added to the outs given, which are checked."""
-    check_sum(gradient_out, (p,), "gradient_out")
-    check_sum(hessian_out, (p, p), "hessian_out")
+    check_sum(gradient_out, (p,), *read, name="gradient_out")
+    check_sum(hessian_out, (p, p), *read, gradient_out, name="hessian_out")
     total, gradient, hessian = sums(GRADIENT if hessian_out is None else HESSIAN)
     if gradient_out is not None:
         gradient_out += gradient

@@ -26,7 +26,10 @@ from l2ul_kernels.mlp.model import MAX_CLASSES, Layout, check_theta, layout
 from l2ul_kernels.simd.elementwise import adam_all
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow, vector
-from l2ul_kernels.validate import check_ids, check_xy
+from l2ul_kernels.validate import check_count, check_ids, check_number, check_steps, check_xy, refuse_unusable
+
+#: Passes over the rows at most: the order of the batches of each is drawn beforehand.
+MAX_EPOCHS = 1_000_000
 
 
 class PairFits(NamedTuple):
@@ -121,23 +124,34 @@ def _adam_runs(
     batches = -(-s // batch)
     block = (s + 16 * batches - 1) // (16 * batches) * 16  # whole vectors
     T = aligned_zeros((m, 2, lay.padded), np.float32)
-    T[:, 0, lay.where] = start
+    with np.errstate(over="ignore"):
+        T[:, 0, lay.where] = start
+    if not np.isfinite(T).all():
+        raise ValueError("start has NaN, an infinity or a value too large for float32")
     threads = numba.get_num_threads()
     scratch = new_scratch(lay.shape(block), threads * batches, np.float32)
     memory = aligned_zeros((threads, 3, lay.padded), np.float32), np.zeros((threads, block), np.int64)
     orders = tuple(batch_orders(e, batches, seed) for e in (*epochs, 0)[:2])
     what = Training(ids, n_forget, orders, (float(rates[0]), float(rates[1])), float(lam), len(epochs))
     parallel_for(_train, m, scratch, rows_of(X, y), what, T, memory)
+    _refuse_what_float32_is_not(T, X, ids)
     return T
 
 
-def _check_training(lam: float, epochs: int, batch: int, rate: float) -> None:
-    if not lam >= 0:
-        raise ValueError(f"lam must not be negative, got {lam}")
-    if epochs < 1 or batch < 1:
-        raise ValueError(f"epochs and batch must be at least 1, got {epochs} and {batch}")
-    if not rate > 0:
-        raise ValueError(f"rate must be positive, got {rate}")
+def _check_training(lam: float, epochs: int, batch: int, rate: float, tol: float | None, max_steps: int) -> Rule:
+    """How to polish; nothing but a measurement without tol."""
+    check_count(epochs, 1, MAX_EPOCHS, "epochs")
+    check_count(batch, 1, 2**62, "batch")
+    check_number(rate, "rate", open=True)
+    goal = -1.0 if tol is None else check_number(tol, "tol")
+    return Rule(check_number(lam, "lam"), goal, check_steps(max_steps))
+
+
+def _refuse_what_float32_is_not(T: Array, X: Array, ids: Ints) -> None:
+    """Name the row at fault when parameters T (m, ...) came out as NaN; a rate that is too high is nobody's fault."""
+    failed = ~np.isfinite(T).all(axis=tuple(range(1, T.ndim)))
+    if failed.any():
+        refuse_unusable(X, np.unique(ids[failed]), np.float32)
 
 
 def mlp_train(
@@ -165,7 +179,7 @@ def mlp_train(
     X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation, 4)
     start = np.atleast_2d(check_theta(start, lay, many=True, name="start"))
-    _check_training(lam, epochs, batch, rate)
+    rule = _check_training(lam, epochs, batch, rate, tol, max_steps)
     ids = np.broadcast_to(np.arange(len(X)), (len(start), len(X))) if ids is None else ids
     index, none = check_ids(ids, None, len(X))
     if len(index) != len(start):
@@ -176,7 +190,7 @@ def mlp_train(
         return theta
     wide = layout(X.shape[1], h, n_classes, activation)
     both = wide.pad(np.repeat(theta[:, None], 2, axis=1))
-    polish(X, y, index, none, both, wide, Rule(float(lam), float(tol), int(max_steps)))
+    polish(X, y, index, none, both, wide, rule)
     return both[:, 1, wide.where]
 
 
@@ -209,14 +223,14 @@ def mlp_fit_pairs(
     X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation, 4)
     start = check_theta(start, lay, name="start")
-    _check_training(lam, epochs, batch, rate)
+    rule = _check_training(lam, epochs, batch, rate, tol, max_steps)
+    check_count(epochs_retained, 0, MAX_EPOCHS, "epochs_retained")
+    check_number(rate_retained, "rate_retained")
     index, sizes = check_ids(ids, n_forget, len(X))
     runs = (epochs, epochs_retained) if tol is None else (epochs,)
     T = _adam_runs(X, y, index, sizes, start, lay, lam, runs, (rate, rate_retained), batch, seed)
     wide = layout(X.shape[1], h, n_classes, activation)
     both = wide.pad(T[:, :, lay.where].astype(np.float64))
-    found = polish(
-        X, y, index, sizes, both, wide, Rule(float(lam), -1.0 if tol is None else float(tol), int(max_steps))
-    )
+    found = polish(X, y, index, sizes, both, wide, rule)
     theta = both[:, :, wide.where]
     return PairFits(theta[:, 0].copy(), theta[:, 1].copy(), found.norms, found.losses, found.steps)

@@ -22,7 +22,7 @@ from l2ul_kernels.mlp.model import MAX_CLASSES, Layout, check_theta, layout, pad
 from l2ul_kernels.simd.gemm import gemm
 from l2ul_kernels.simd.rows import rows_of
 from l2ul_kernels.simd.views import borrow
-from l2ul_kernels.validate import check_row_ids, check_xy, readable
+from l2ul_kernels.validate import check_floats, check_number, check_row_ids, check_starts, check_steps, check_xy
 
 #: Steps that the correction of H_D^-1 remembers.
 MEMORY = 8
@@ -125,24 +125,23 @@ def mlp_anchored_pairs(
     X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
     theta, anchor = check_theta(theta, lay), check_theta(anchor, lay, name="anchor")
-    inverse = np.asarray(inverse_hessian, np.float64)
+    inverse, mu = check_floats(inverse_hessian, "inverse_hessian"), check_number(mu, "mu")
     if inverse.shape != (lay.size, lay.size):
         raise ValueError(f"inverse_hessian must have shape ({lay.size}, {lay.size}), got {inverse.shape}")
     ids = check_row_ids(forget_ids, len(X))
-    starts = readable(forget_starts, np.int64)
+    starts = check_starts(forget_starts, len(ids), "forget_starts")
     n, m, sizes = len(X), len(starts) - 1, np.diff(starts)
-    if m < 0 or starts[0] != 0 or starts[-1] != len(ids) or (sizes < 0).any():
-        raise ValueError("forget_starts must rise from 0 to the number of forget_ids")
     if m and sizes.max() >= n:
         raise ValueError("a pair must leave at least one row to retain")
     everything, forgotten = (rows_of(X, y, ids=i) for i in (None, ids))
+    goal = check_number(tol, "tol")
     state = _Solver(lay, theta, anchor, mu, inverse, m)
     active = np.arange(m)
     full = padded_sums(everything, n, state.w[:1], lay, want_loss=False)[:, :-1]  # for all: they start alike
     state.g[:] = state.gradients(forgotten, n, starts, full, state.w, active)
     norm, steps, length = np.linalg.norm(state.g, axis=1), np.zeros(m, np.int64), np.ones(m)
-    for _ in range(max_steps):
-        active = active[norm[active] > tol]
+    for _ in range(check_steps(max_steps)):
+        active = active[norm[active] > goal]
         if not len(active):
             break
         fresh = active[length[active] == 1.0]

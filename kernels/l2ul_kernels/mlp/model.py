@@ -22,7 +22,15 @@ from l2ul_kernels.mlp.block import Shape, block_of, new_scratch, parameters_of
 from l2ul_kernels.simd.gemm import lanes
 from l2ul_kernels.simd.rows import Rows, rows_of
 from l2ul_kernels.simd.views import borrow
-from l2ul_kernels.validate import check_row_ids, check_sum, check_weights, check_xy, readable
+from l2ul_kernels.validate import (
+    check_class_count,
+    check_count,
+    check_floats,
+    check_row_ids,
+    check_sum,
+    check_weights,
+    check_xy,
+)
 
 #: Rows per block: the block, its transpose and the activations stay in the first two cache levels (tried 32 to 256).
 BLOCK = 64
@@ -36,6 +44,8 @@ PARTIAL_BYTES = 64 << 20
 FEW = 16
 ACTIVATIONS = ("tanh", "relu")
 MAX_CLASSES = 256
+#: Features and hidden units at most: offsets then fit any counter.
+MOST = 1 << 20
 
 
 class Layout(NamedTuple):
@@ -62,18 +72,22 @@ class Layout(NamedTuple):
 
 def mlp_size(d: int, h: int = 10, n_classes: int = 2) -> int:
     """Number of parameters: h (d + 1) + o (h + 1)."""
-    o = 1 if n_classes == 2 else n_classes
+    d, h = check_count(d, 1, MOST, "d"), check_count(h, 1, MOST, "h")
+    o = 1 if check_class_count(n_classes, 2, MAX_CLASSES) == 2 else n_classes
     return h * (d + 1) + o * (h + 1)
 
 
-@lru_cache(maxsize=64)
 def layout(d: int, h: int, n_classes: int, activation: str, itemsize: int = 8) -> Layout:
     """Layout of an MLP for kernels that compute in floats of `itemsize` bytes."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-    if d < 1 or h < 1:
-        raise ValueError(f"an MLP needs at least one feature and one hidden unit, got d={d} and h={h}")
-    o, width = 1 if n_classes == 2 else n_classes, lanes(itemsize)
+    h, n_classes = check_count(h, 1, MOST, "h"), check_class_count(n_classes, 2, MAX_CLASSES)
+    return _layout(check_count(d, 1, MOST, "d"), h, 1 if n_classes == 2 else n_classes, activation, itemsize)
+
+
+@lru_cache(maxsize=64)
+def _layout(d: int, h: int, o: int, activation: str, itemsize: int) -> Layout:
+    width = lanes(itemsize)
     dp = -(-(d + 1) // width) * width
     padded = -(-(h * dp + o * h + o) // width) * width
     first = np.arange(h)[:, None] * dp
@@ -84,7 +98,7 @@ def layout(d: int, h: int, n_classes: int, activation: str, itemsize: int = 8) -
 
 def check_theta(theta: ArrayLike, lay: Layout, many: bool = False, name: str = "theta") -> Float:
     """theta (p,), or also (W, p) if many, as contiguous float64."""
-    theta = readable(theta, np.float64)
+    theta = check_floats(theta, name)
     if theta.ndim not in (1, 1 + many) or theta.shape[-1] != lay.size:
         raise ValueError(f"{name} must have {lay.size} entries for d={lay.d}, h={lay.h}, got shape {theta.shape}")
     return theta
@@ -203,10 +217,11 @@ def mlp_sums(
     weights (n,) multiply the rows' losses. With theta (W, p) both are computed for W parameter vectors in one pass:
     (W,) and (W, p). The gradient is added to gradient_out when given. A NaN in X or theta shows in the result.
     """
+    read = (X, y, theta, weights, ids)
     X, y = check_xy(X, y, n_classes, MAX_CLASSES)
     lay = layout(X.shape[1], h, n_classes, activation)
     theta = check_theta(theta, lay, many=True)
-    check_sum(gradient_out, theta.shape, "gradient_out")
+    check_sum(gradient_out, theta.shape, *read, name="gradient_out")
     index, factors = check_row_ids(ids, len(X)), check_weights(weights, len(X))
     many = theta.reshape(-1, lay.size)
     n = len(X) if ids is None else len(index)

@@ -7,7 +7,7 @@ compiled function costs a tenth of a microsecond:
 
     sizes (HEADER) | base (h1) | W1 of mu_f (t psi, h1) | W2 (h1, h2) | b2 | W3 (h2, p) | b3
 
-with sizes = t, psi, h1, h2, p, t psi, bits per cell, as floats.
+with sizes = t, psi, h1, h2, p, t psi, bits per cell, p before it was padded; as floats.
 
 What a row costs is reading its weights. With cells of two bits (psi = 4) the sums for all pairs of cells of two
 neighbouring partitions are kept too, and half as many rows have to be read: `twos` (16 t / 2, 2 h1) has W1 of mu_f and
@@ -73,23 +73,52 @@ def _active(values: Any, n: int, places: Any, kept: Any) -> int:
 
 
 @kernel()
+def _fits(packed: Any, ids: Any, bits: int, net: Any, theta: Any) -> bool:
+    """Whether ids (r,), r >= 1, are rows of the contiguous store packed, with rows and theta of the network's sizes."""
+    if packed.ndim != 2 or ids.ndim != 1 or theta.ndim != 1:
+        return False
+    n, width = packed.shape
+    inside = len(ids) > 0 and len(theta) == net[7] and width == (np.int64(net[0]) * bits + 7) // 8
+    for i in range(len(ids)):
+        inside &= (ids[i] >= 0) & (ids[i] < n)
+    inside &= packed.strides[0] == width and packed.strides[1] == 1 and theta.strides[0] == theta.itemsize
+    at, store, numbers = theta.ctypes.data, packed.ctypes.data, ids.ctypes.data
+    end = at + len(theta) * theta.itemsize  # answers are written: not over what is read
+    return inside and (end <= store or store + n * width <= at) and (end <= numbers or numbers + 8 * len(ids) <= at)
+
+
+@kernel()
 def _cells_of(packed: Any, ids: Any, bits: int, t: int, psi: int, places: Any, values: Any) -> int:
-    """Which rows of the first layer's weights a request adds (places), each once (values); returns how many."""
-    r = len(ids)
+    """Which rows of the first layer's weights a request adds (places), each once (values); returns how many.
+
+    -1 if a cell is not below psi.
+    """
+    r, most = len(ids), 0
     for i in range(r):
         own = places[i * t : (i + 1) * t]
         unpack_row(packed, ids[i], bits, own)
         for q in range(t):
+            most = max(most, own[q])
             own[q] += q * psi
+    if most >= psi:
+        return -1
     for k in range(r * t):
         values[k] = 1
     return r * t
 
 
 @kernel()
-def _twos_of(packed: Any, ids: Any, t: int, places: Any, values: Any) -> int:
+def _twos_of(packed: Any, ids: Any, t: int, psi: int, places: Any, values: Any) -> int:
     """The same for `twos`: half a byte is the number of two cells."""
     groups = (t + 1) // 2
+    threes: Any = 0
+    if psi == 3:
+        for i in range(len(ids)):
+            for b in range(packed.shape[1]):
+                byte = np.int64(packed[ids[i], b])
+                threes |= byte & (byte >> 1) & 0x55
+    if threes:
+        return -1
     for i in range(len(ids)):
         row, at = ids[i], i * groups
         for g in range(groups):
@@ -142,19 +171,26 @@ def _add_base(net: Any, r: int, sums: Any) -> None:
 
 
 @kernel(fastmath=CONTRACT)
-def direct_forward(packed: Any, ids: Any, bits: int, net: Any, twos: Any, out: Any) -> None:
-    """theta' (p,) of the direct head for a few stored rows `ids` (r,) int64, r >= 1."""
+def direct_forward(packed: Any, ids: Any, bits: int, net: Any, twos: Any, out: Any) -> bool:
+    """theta' (p,) of the direct head for a few stored rows `ids` (r,) int64; False if they are not what it is for."""
+    if not _fits(packed, ids, bits, net, out):
+        return False
     t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
     most = max(len(ids) * t, h1)
     places, values, sums = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(h1, np.float32)
     if bits == 2 and len(twos):
-        m = _twos_of(packed, ids, t, places, values)
+        m = _twos_of(packed, ids, t, psi, places, values)
+        if m < 0:
+            return False
         sum_rows(twos, 0, h1, 2 * h1, places, values, m, sums)
         _add_base(net, len(ids), sums)
     else:
         m = _cells_of(packed, ids, bits, t, psi, places, values)
+        if m < 0:
+            return False
         _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
+    return True
 
 
 @kernel(fastmath=CONTRACT)
@@ -194,40 +230,52 @@ def direct_base(memory: Any, total: Any, n: int, theta: Any, net: Any) -> None:
 
 
 @kernel(fastmath=CONTRACT)
-def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, theta: Any, net: Any) -> None:
+def direct_forget(packed: Any, ids: Any, bits: int, memory: Any, total: Any, n_left: int, theta: Any, net: Any) -> bool:
     """Take a few rows `ids` out of mu_D (n_left rows stay), set the new theta: `total` and net's base follow."""
+    if not _fits(packed, ids, bits, net, theta):
+        return False
     t, psi, h1 = np.int64(net[0]), np.int64(net[1]), np.int64(net[2])
     most = len(ids) * t
     places, values, gone = np.empty(most, np.int64), np.empty(most, np.float64), np.zeros(h1, np.float64)
     m = _cells_of(packed, ids, bits, t, psi, places, values)
+    if m < 0:
+        return False
     add_rows(memory, 0, h1, places, values, m, gone)
     for j in range(h1):
         total[j] -= gone[j]
     direct_base(memory, total, n_left, theta, net)
+    return True
 
 
 @kernel(fastmath=CONTRACT)
-def direct_move(packed: Any, ids: Any, memory: Any, total: Any, n_left: int, net: Any, twos: Any, out: Any) -> None:
+def direct_move(packed: Any, ids: Any, memory: Any, total: Any, n_left: int, net: Any, twos: Any, out: Any) -> bool:
     """direct_forward, then direct_forget with its answer, as one call: cells are looked up once.
 
     The few weights that leave are summed in float32, then taken from `total` in float64.
     """
+    if not _fits(packed, ids, np.int64(net[6]), net, out):
+        return False
     t, psi, h1, bits = np.int64(net[0]), np.int64(net[1]), np.int64(net[2]), np.int64(net[6])
     most: Any = max(len(ids) * t, h1, len(out))
     places, values, both = np.empty(most, np.int64), np.empty(most, np.float32), np.zeros(2 * h1, np.float32)
     sums, gone = both[:h1], both[h1:]
     if bits == 2 and len(twos):
-        m = _twos_of(packed, ids, t, places, values)
+        m = _twos_of(packed, ids, t, psi, places, values)
+        if m < 0:
+            return False
         sum_rows(twos, 0, 2 * h1, 2 * h1, places, values, m, both)
         _add_base(net, len(ids), sums)
     else:
         m = _cells_of(packed, ids, bits, t, psi, places, values)
+        if m < 0:
+            return False
         sum_rows(memory, 0, h1, h1, places, values, m, gone)
         _first_layer(net, places, values, m, len(ids), sums)
     _finish(net, sums, places, values, np.empty(np.int64(net[3] + net[4]), np.float32), out)
     for j in range(h1):
         total[j] -= gone[j]
     _set_base(memory, total, n_left, out, net, places, values, sums)
+    return True
 
 
 @kernel(fastmath=CONTRACT)

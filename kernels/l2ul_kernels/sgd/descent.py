@@ -15,25 +15,17 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike
 
+from l2ul_kernels import validate
 from l2ul_kernels.arrays import Float, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled
 from l2ul_kernels.codegen.parallel import parallel_for
+from l2ul_kernels.mlp.adam import MAX_EPOCHS
 from l2ul_kernels.mlp.model import MAX_CLASSES
 from l2ul_kernels.sgd import deltagrad
 from l2ul_kernels.sgd.deltagrad import Batches, Cache, Extra, Pairs, Rule, Steps
 from l2ul_kernels.sgd.minibatch import Engine, engine, padding
 from l2ul_kernels.sgd.noise import Ascent, Net, noise_rows
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.validate import (
-    check_integers,
-    check_labels,
-    check_matrix,
-    check_row_ids,
-    check_vector,
-    check_weights,
-    check_xy,
-    readable,
-)
 
 #: Multiply-adds of noise below which starting other threads costs more than they save.
 NOISE_SERIAL = 2_000_000
@@ -64,21 +56,18 @@ def check_batches(ids: ArrayLike | None, starts: ArrayLike, order: ArrayLike, n:
 
     Without ids the last of starts may be any number of rows.
     """
-    starts = readable(starts, np.int64)
-    order = readable(check_integers(order, len(starts) - 1, "order"), np.int64)
-    if starts.ndim != 1 or order.ndim != 1 or len(starts) < 1:
-        raise ValueError("starts and order must have one dimension, starts at least one entry")
     if ids is not None:
-        ids = check_row_ids(ids, n)
-    end = min(int(starts[-1]), n) if ids is None else len(ids)
-    if starts[0] != 0 or starts[-1] != end or (np.diff(starts) < 0).any():
-        raise ValueError(f"starts must ascend from 0 to {end}, the number of ids or rows")
+        ids = validate.check_row_ids(ids, n)
+    starts = validate.check_starts(starts, None if ids is None else len(ids), "starts", n)
+    order = validate.check_int64(order, len(starts) - 1, "order")
+    if order.ndim != 1:
+        raise ValueError(f"order must have one dimension, got shape {order.shape}")
     return ids, starts, order
 
 
 def check_rates(rates: ArrayLike, steps: int) -> Float:
     """rates (steps,), or one number for all steps."""
-    rates = readable(rates, np.float64)
+    rates = validate.check_floats(rates, "rates")
     if rates.shape not in ((), (1,), (steps,)):
         raise ValueError(f"rates must be one number or have shape ({steps},), got {rates.shape}")
     return rates if rates.shape == (steps,) else np.full(steps, rates.item())
@@ -114,20 +103,19 @@ class Descent:
         keep_scratch: bool = False,
     ) -> None:
         self.keep_scratch = keep_scratch
-        self.X, self.y = check_xy(X, y, n_classes, MAX_CLASSES)
+        self.X, self.y = validate.check_xy(X, y, n_classes, MAX_CLASSES)
         self.pad = padding(kind, self.X.shape[1], n_classes, h, activation)
         self.size = len(self.pad.where)
-        self.lam = self._padded(np.broadcast_to(np.asarray(lam, np.float64), (self.size,)), "lam")
+        lam = validate.check_floats(lam, "lam")
+        self.lam = self._padded(np.full(self.size, lam.item()) if lam.ndim == 0 else lam, "lam")
         self.centre = self._padded(np.zeros(self.size) if centre is None else centre, "centre")
-        if not (self.lam >= 0).all():
-            raise ValueError("lam must not be negative")
+        if not ((self.lam >= 0) & (self.lam < np.inf)).all():
+            raise ValueError("lam must not be negative, nor infinite")
         self._last: Any = (None, None)  # sizes of the latest run without weights, and its scratch
 
     def _padded(self, theta: ArrayLike, name: str) -> Float:
-        theta, out = np.asarray(theta, np.float64), np.zeros(self.pad.size)
-        if theta.shape != (self.size,):
-            raise ValueError(f"{name} must have shape ({self.size},), got {theta.shape}")
-        out[self.pad.where] = theta
+        out = np.zeros(self.pad.size)
+        out[self.pad.where] = validate.check_vector(theta, self.size, name)
         return out
 
     @cached_property
@@ -137,7 +125,7 @@ class Descent:
 
     def _engine(self, ids: Ints | None, starts: Ints, weights: Float, workers: int | None, largest: int = 0) -> Engine:
         largest = max(largest, int(np.diff(starts).max(initial=0)))
-        count = numba.get_num_threads() if workers is None else workers
+        count = numba.get_num_threads() if workers is None else validate.check_count(workers, 1, 4096, "workers")
         visits, key = self._all if ids is None else ids, (largest, count, ids is None)
         if self.keep_scratch and not weights.size and key == self._last[0]:
             return self._last[1]._replace(ids=visits)
@@ -173,15 +161,17 @@ class Descent:
         ids, starts, order = check_batches(ids, starts, order, len(self.X))
         u = self._padded(start, "start")
         steps = len(order)
-        rates = check_rates(rates, steps)
-        factors = check_weights(weights, len(self.X))
+        rates, restart = check_rates(rates, steps), validate.check_steps(restart, "restart")
+        keep = validate.check_number(keep, "keep")
+        extra_weight = validate.check_number(extra_weight, "extra_weight", -np.inf)
+        factors = validate.check_weights(weights, len(self.X))
         sums = np.diff(starts).astype(np.float64) if weights is None else batch_weights(factors, ids, starts)
         if (sums < 0).any():
             raise ValueError("the weights of a batch must not sum to less than zero")
         scales = np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0) * keep
         ranges, more, longest = np.empty((0, 2), np.int64), np.empty(0), 0
         if extra is not None:
-            ranges = readable(check_integers(extra, int(starts[-1]) + 1, "extra"), np.int64)
+            ranges = validate.check_int64(extra, int(starts[-1]) + 1, "extra")
             if ranges.shape != (steps, 2):
                 raise ValueError(f"extra must have shape ({steps}, 2), got {ranges.shape}")
             lengths = ranges[:, 1] - ranges[:, 0]
@@ -226,28 +216,37 @@ class Descent:
         limit > 0 a step is exact too where L-BFGS would stretch by more than that.
         """
         ids, starts, order = check_batches(ids, starts, order, len(self.X))
-        if memory < 0 or period < 1 or burn_in < 0:
-            raise ValueError(f"memory >= 0, burn_in >= 0, period >= 1 needed, got {memory}, {burn_in}, {period}")
-        steps, size, m = len(order), self.pad.size, memory
-        if trace.W.shape != (steps, size) or trace.G.shape != (steps, size):
-            raise ValueError(f"the trace must have {steps} steps, got {len(trace.W)}")
+        steps, size, m = len(order), self.pad.size, validate.check_count(memory, 0, 1000, "memory")
+        burn_in, period = validate.check_steps(burn_in, "burn_in"), validate.check_steps(period, "period", 1)
+        W, G = validate.check_floats(trace.W, "trace.W"), validate.check_floats(trace.G, "trace.G")
+        if W.shape != (steps, size) or G.shape != (steps, size):
+            raise ValueError(f"the trace must have {steps} steps, got shapes {W.shape} and {G.shape}")
         rates = check_rates(rates, steps)
-        factors, places = check_weights(weights, len(self.X)), readable(forget, np.int64)
+        places = validate.check_int64(forget, int(starts[-1]), "forget")
+        if places.ndim != 1 or (np.diff(places) <= 0).any():
+            raise ValueError("forget must ascend, each position once, in one dimension")
+        factors = validate.check_weights(weights, len(self.X))
+        if not getattr(weights, "flags", factors.flags).writeable:
+            factors = factors.copy()  # they are written to below
         gone = places if ids is None else ids[places]
         full = batch_weights(factors, ids, starts).astype(np.int64)
         bounds = np.searchsorted(places, starts).astype(np.int64)
         curvature = np.zeros((0, 0))
         if hessian is not None:
             curvature = np.zeros((size, size))
-            curvature[np.ix_(self.pad.where, self.pad.where)] = hessian
+            matrix = validate.check_floats(hessian, "hessian")
+            if matrix.shape != (self.size, self.size):
+                raise ValueError(f"hessian must have shape ({self.size}, {self.size}), got {matrix.shape}")
+            curvature[np.ix_(self.pad.where, self.pad.where)] = matrix
         E = self._engine(ids, starts, factors, workers)
         F = self._engine(gone, bounds, np.empty(0), workers)
-        u = trace.W[0].copy() if steps else np.zeros(size)
+        u = W[0].copy() if steps else np.zeros(size)
         cache = Cache(*(np.zeros((steps if keep_trace else 0, size)) for _ in range(2)))
         S, Y = np.zeros((2, m, size))
         pairs = Pairs(S, Y, np.zeros((2 * m, 2 * m)), np.zeros(2 * m, np.int64), np.zeros(2 * m))
-        rule, counts = Rule(burn_in, period, float(limit), int(published), curvature), np.zeros(4, np.int64)
-        batches, work, old = Batches(E, starts, full, F, bounds), np.zeros((5, size)), Cache(trace.W, trace.G)
+        rule = Rule(burn_in, period, validate.check_number(limit, "limit"), int(published), curvature)
+        counts = np.zeros(4, np.int64)
+        batches, work, old = Batches(E, starts, full, F, bounds), np.zeros((5, size)), Cache(W, G)
 
         def run(order: Ints) -> None:
             what = (old, rule, pairs, work, u, (counts, cache))
@@ -288,16 +287,18 @@ def error_noise(
 
     From start (n, d), `steps` steps of Adam minimise the mean of -loss(row, label) + penalty |row|^2; theta stays.
     """
-    rows = np.array(check_matrix(start), np.float64)
-    y = check_labels(labels, len(rows), n_classes, np.int64, "start")
+    rows = np.array(validate.check_matrix(start, name="start"), np.float64)
+    steps = validate.check_count(steps, 0, MAX_EPOCHS, "steps")
+    y = validate.check_labels(labels, len(rows), n_classes, np.int64, "start")
     pad = padding(kind, rows.shape[1], n_classes, h, activation)
     if kind == "squares":
         raise ValueError("noise is made against a log-loss")
-    theta, units = check_vector(theta, len(pad.where), "theta"), pad.shape.h
+    theta, units = validate.check_vector(theta, len(pad.where), "theta"), pad.shape.h
     losses = np.zeros((len(rows), steps + 1))
     memory = np.zeros((numba.get_num_threads(), 5, max(rows.shape[1], units, pad.shape.o)))
     net = Net(theta, units, pad.shape.o, int(activation == "relu"))
-    ascent, cost = Ascent(int(steps), float(rate), float(penalty)), rows.size * steps * max(units, 1) * pad.shape.o
+    ascent = Ascent(steps, validate.check_number(rate, "rate"), validate.check_number(penalty, "penalty"))
+    cost = rows.size * steps * max(units, 1) * pad.shape.o
     threads = 1 if cost < NOISE_SERIAL else None
     parallel_for(noise_rows, len(rows), rows, y, net, ascent, (memory, losses), threads=threads)
     return rows, losses

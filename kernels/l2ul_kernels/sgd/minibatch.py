@@ -19,7 +19,7 @@ from l2ul_kernels.codegen.alignment import aligned_zeros
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import address, call_at, entry_point
 from l2ul_kernels.mlp.block import Scratch, Shape, block_of, new_scratch, parameters_of
-from l2ul_kernels.mlp.model import Layout, layout
+from l2ul_kernels.mlp.model import MAX_CLASSES, Layout, layout
 from l2ul_kernels.simd.columns import (
     PAD,
     add_dots,
@@ -34,6 +34,7 @@ from l2ul_kernels.simd.columns import (
 from l2ul_kernels.simd.gemm import stay_one
 from l2ul_kernels.simd.rows import Rows
 from l2ul_kernels.simd.views import borrow
+from l2ul_kernels.validate import check_class_count
 
 LOGISTIC, SOFTMAX, SQUARES, MLP = 0, 1, 2, 3
 KINDS = ("lr", "squares", "mlp")
@@ -213,6 +214,7 @@ def padding(kind: str, d: int, n_classes: int, h: int, activation: str) -> Paddi
     """The padding of a model: "lr" (binary or softmax), "squares" (one output, least squares) or "mlp"."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    check_class_count(n_classes, 2, MAX_CLASSES)
     if kind == "mlp":
         lay = layout(d, h, n_classes, activation)
         return Padding(MLP, lay.shape(BLOCK), 0, lay.padded, lay.where, lay)

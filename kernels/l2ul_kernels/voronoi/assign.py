@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from l2ul_kernels.arrays import Array
-from l2ul_kernels.validate import check_matrix, check_out
+from l2ul_kernels.validate import cell_dtype, check_matrix, check_out
 from l2ul_kernels.voronoi.driver import assign_block, blocks
-from l2ul_kernels.voronoi.partitions import Partitions, cell_dtype
+from l2ul_kernels.voronoi.partitions import Partitions
 
 
 def check_rows(X: ArrayLike, partitions: Partitions) -> Array:
@@ -40,7 +40,7 @@ def assign_cells(X: ArrayLike, partitions: Partitions, out: Array | None = None)
     """
     X = check_rows(X, partitions)
     shape, dtype = (len(X), partitions.n_partitions), cell_dtype(partitions.n_seeds)
-    out = np.empty(shape, dtype) if out is None else check_out(out, shape, dtype)
+    out = np.empty(shape, dtype) if out is None else check_out(out, shape, dtype, X)
     in_place = out.flags.c_contiguous and out.flags.aligned
     target = np.asarray(out) if in_place else np.empty(shape, dtype)
     for lo, rows in blocks(X, partitions.compute_dtype(X.dtype)):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from l2ul_kernels.arrays import Ints
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.validate import check_cells, check_class_count, check_labels, check_out
+from l2ul_kernels.validate import check_array, check_cells, check_class_count, check_labels, check_out
 from l2ul_kernels.voronoi.assign import check_rows
 from l2ul_kernels.voronoi.driver import blocks, count_block
 from l2ul_kernels.voronoi.partitions import Partitions
@@ -24,19 +24,19 @@ def _check_classes(y: ArrayLike | None, n: int, n_classes: int | None) -> tuple[
         if n_classes is not None:
             raise ValueError("n_classes was given without labels y")
         return np.empty(0, np.uint16), 1
-    y = np.asarray(y)
+    y = check_array(y, "labels", "iub", "integers")
     if n_classes is None:
-        n_classes = int(y.max()) + 1 if y.size and y.dtype.kind in "iub" else 1
+        n_classes = int(y.max()) + 1 if y.size else 1
     n_classes = check_class_count(n_classes)
     return check_labels(y, n, n_classes, np.uint16), n_classes
 
 
-def _check_counts(out: Ints | None, shape: tuple[int, int, int], by_class: bool, sign: int) -> Ints:
-    """An array (C, t, psi) to add to, (t, psi) when not by class; zeros for None."""
+def _check_counts(out: Ints | None, shape: tuple[int, int, int], y: ArrayLike | None, sign: int, *read: Any) -> Ints:
+    """An array (C, t, psi) to add to, (t, psi) without labels; zeros for None."""
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 (add) or -1 (subtract), got {sign!r}")
-    wanted = shape if by_class else shape[1:]
-    return np.zeros(wanted, np.int64) if out is None else check_out(out, wanted, np.int64)
+    wanted = shape[1:] if y is None else shape
+    return np.zeros(wanted, np.int64) if out is None else check_out(out, wanted, np.int64, y, *read)
 
 
 def cell_counts(
@@ -66,10 +66,10 @@ def cell_counts(
     ValueError, TypeError
         As `assign_cells`, or for labels beyond n_classes. Nothing is added then.
     """
-    X = check_rows(X, partitions)
+    given, X = X, check_rows(X, partitions)
     labels, classes = _check_classes(y, len(X), n_classes)
     shape = (classes, partitions.n_partitions, partitions.n_seeds)
-    out = _check_counts(out, shape, y is not None, sign)
+    out = _check_counts(out, shape, y, sign, given, partitions.seeds)
     total = np.zeros(shape, np.int64)
     for lo, rows in blocks(X, partitions.compute_dtype(X.dtype)):
         total += count_block(rows, partitions, labels[lo : lo + len(rows)], classes, lo)
@@ -99,10 +99,10 @@ def counts_from_cells(
     sign: int = 1,
 ) -> Ints:
     """The same counts from stored cells (n, t) instead of rows."""
-    cells = check_cells(cells, psi)
+    given, cells = cells, check_cells(cells, psi)
     n, t = cells.shape
     labels, classes = _check_classes(y, n, n_classes)
-    out = _check_counts(out, (classes, t, psi), y is not None, sign)
+    out = _check_counts(out, (classes, t, psi), y, sign, given)
     with parallel_entry():
         workers = 1 if cells.size < 1_000_000 else numba.get_num_threads()
         counts = np.zeros((workers, classes, t, psi), np.int64)

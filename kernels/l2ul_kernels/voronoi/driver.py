@@ -19,7 +19,8 @@ from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES, tile_rows
 from l2ul_kernels.codegen.pointers import address, call_at, count_bits, entry_point, fetch_add, prefetch
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.voronoi.partitions import LIMITS, Partitions, SeedTable, cell_dtype
+from l2ul_kernels.validate import cell_dtype
+from l2ul_kernels.voronoi.partitions import LIMITS, Partitions, SeedTable
 from l2ul_kernels.voronoi.tile import load_tile, nearest, nearest2, nearest4, rows_in_cell, transpose16
 
 #: Rows of an array that must be copied (strides, byte order, integers) are copied this many at a time.

@@ -12,8 +12,7 @@ from l2ul_kernels.arrays import Array, Bytes
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import load_word
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.validate import check_cells, check_packed
-from l2ul_kernels.voronoi.partitions import bits_per_cell, cell_dtype, packed_width
+from l2ul_kernels.validate import bits_per_cell, cell_dtype, check_cells, check_integers, check_packed, packed_width
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -92,12 +91,14 @@ def pack_cells(cells: ArrayLike, psi: int) -> Bytes:
 
 
 def unpack_cells(packed: ArrayLike, t: int, psi: int) -> Array:
-    """The (n, t) cells that `pack_cells` packed, uint8 (uint16 above 256 seeds)."""
+    """The (n, t) cells that `pack_cells` packed, uint8 (uint16 above 256 seeds); refused where one is not below psi."""
     packed, bits = check_packed(packed, t, psi)
     out = np.empty((len(packed), t), cell_dtype(psi))
     with parallel_entry():
         ensure_compiled(("unpack", out.dtype), lambda: _unpack(packed[:0], 1, out[:0]))
         _unpack(packed, bits, out)
+    if psi < 1 << bits:  # else no cell can be beyond
+        check_integers(out, psi, "stored cells")
     return out
 
 

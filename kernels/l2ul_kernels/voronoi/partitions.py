@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,25 +10,18 @@ from numpy.typing import ArrayLike
 
 from l2ul_kernels.arrays import Array, Float, Ints
 from l2ul_kernels.codegen.llvm import VECTOR_BYTES
+from l2ul_kernels.validate import (
+    check_array,
+    check_count,
+    check_integers,
+    check_matrix,
+    check_psi,
+    check_t,
+    check_vector,
+)
 
-MAX_SEEDS = 4096
 #: Values beyond these magnitudes (after centring) could overflow a score; they are refused like infinities.
 LIMITS = {np.dtype(np.float32): np.float32(1e30), np.dtype(np.float64): np.float64(1e290)}
-
-
-def cell_dtype(n_seeds: int) -> np.dtype[Any]:
-    """Smallest unsigned integer type that holds a cell: uint8 up to 256 seeds, else uint16."""
-    return np.dtype(np.uint8 if n_seeds <= 256 else np.uint16)
-
-
-def bits_per_cell(psi: int) -> int:
-    """Bits that a stored cell takes: ceil(log2 psi)."""
-    return int(psi - 1).bit_length()
-
-
-def packed_width(t: int, psi: int) -> int:
-    """Bytes that a row's t cells take when packed."""
-    return (t * bits_per_cell(psi) + 7) // 8
 
 
 def group_columns(m: int) -> tuple[int, int, int]:
@@ -43,11 +37,8 @@ def sample_row_ids(n: int, n_partitions: int, n_seeds: int, random_state: Any = 
 
     `random_state`: None, an int, a numpy Generator or a numpy RandomState.
     """
-    if n_partitions < 1:
-        raise ValueError(f"n_partitions must be at least 1, got {n_partitions}")
-    if not 2 <= n_seeds <= MAX_SEEDS:
-        raise ValueError(f"n_seeds must be from 2 to {MAX_SEEDS}, got {n_seeds}")
-    if n_seeds > n:
+    n_partitions, n_seeds = check_t(n_partitions, "n_partitions"), check_psi(n_seeds, "n_seeds")
+    if n_seeds > check_count(n, 0, 2**62, "n"):
         raise ValueError(f"n_seeds={n_seeds} seeds cannot be drawn from {n} rows")
     if isinstance(random_state, np.random.RandomState):  # what scikit-learn hands around
         random_state = random_state.randint(np.iinfo(np.int32).max)
@@ -103,18 +94,15 @@ class Partitions:
         With `mean` and `scale` (d,), the seeds are standardised values and rows are standardised on the way: at no
         cost, because the scale is folded into the seeds' columns.
         """
-        array = np.array(seeds, order="C")
+        array = np.array(check_array(seeds, "seeds", what="float32, float64 or integers"), order="C")
         if array.dtype not in LIMITS:
-            if array.dtype.kind not in "iub":
-                raise TypeError(f"seeds must be float32, float64 or integers, got {array.dtype}")
             array = array.astype(np.float64)
         if array.ndim != 3:
             raise ValueError(f"seeds must have shape (t, psi, d), got {array.ndim} dimension(s)")
         t, psi, d = array.shape
         if t == 0 or d == 0:
             raise ValueError(f"seeds are empty: shape {array.shape}")
-        if not 2 <= psi <= MAX_SEEDS:
-            raise ValueError(f"each partition needs from 2 to {MAX_SEEDS} seeds, got {psi}")
+        check_t(t), check_psi(psi)
         bad = np.argwhere(~(np.abs(array) <= LIMITS[array.dtype]))
         if len(bad):
             p, j, _ = bad[0]
@@ -122,21 +110,19 @@ class Partitions:
         array.setflags(write=False)
         ids = None
         if row_ids is not None:
-            ids = np.array(row_ids)
-            if ids.dtype.kind not in "iu":
-                raise TypeError(f"row_ids must be integers, got {ids.dtype}")
-            ids = ids.astype(np.int64)
+            ids = np.array(check_integers(row_ids, 2**63, "row_ids"), np.int64)
             if ids.shape != (t, psi):
                 raise ValueError(f"row_ids must have shape {(t, psi)}, got {ids.shape}")
             ids.setflags(write=False)
-        return cls(array, ids, *_check_standard(mean, scale, d))
+        made = cls(array, ids, *_check_standard(mean, scale, d))
+        if not made._holds(np.dtype(np.float64)):
+            raise ValueError("mean and scale make values too large or too small to compute with")
+        return made
 
     @classmethod
     def sample(cls, X: ArrayLike, n_partitions: int = 100, n_seeds: int = 4, random_state: Any = None) -> Partitions:
         """Draw the seeds from the rows of X (n, d): without replacement inside a partition, afresh for each."""
-        X = np.asarray(X)
-        if X.ndim != 2:
-            raise ValueError(f"X must have shape (n, d), got {X.ndim} dimension(s)")
+        X = check_matrix(X)
         ids = sample_row_ids(len(X), n_partitions, n_seeds, random_state)
         return cls.from_seeds(X[ids.ravel()].reshape(*ids.shape, X.shape[1]), ids)
 
@@ -150,16 +136,23 @@ class Partitions:
         return self.seeds.dtype == other.seeds.dtype and all(np.array_equal(a, b) for a, b in pairs)  # type: ignore[arg-type]
 
     def compute_dtype(self, x_dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """float32 only when neither the rows nor the seeds lose a digit by it."""
-        if x_dtype == np.float32 and (self.seeds.dtype == np.float32 or self._fits_float32()):
-            return np.dtype(np.float32)
-        return np.dtype(np.float64)
+        """float32 only when neither the rows nor the seeds lose a digit by it, nor does a scale leave its range."""
+        return np.dtype(np.float32 if x_dtype == np.float32 and self._fits_float32 else np.float64)
 
+    @cached_property
     def _fits_float32(self) -> bool:
-        if not hasattr(self, "_fits"):
-            with np.errstate(over="ignore"):
-                self._fits = bool(np.all(self.seeds.astype(np.float32) == self.seeds))
-        return self._fits
+        with np.errstate(over="ignore"):
+            same = self.seeds.dtype == np.float32 or bool(np.all(self.seeds.astype(np.float32) == self.seeds))
+        return same and self._holds(np.dtype(np.float32))
+
+    def _holds(self, dtype: np.dtype[Any]) -> bool:
+        """Whether standardised rows can be compared in this dtype: no column beyond range, none that would vanish."""
+        if self.mean is None or self.scale is None:
+            return True
+        with np.errstate(all="ignore"):
+            table, span = self.packed(dtype), self.scale.max() / self.scale.min()
+        sizes, limit = np.abs(np.append(table.columns, table.centre)), table.limit
+        return bool(span <= limit and (sizes <= limit).all() and (sizes[sizes > 0] >= 1 / limit).all())
 
     def packed(self, dtype: np.dtype[Any]) -> SeedTable:
         """Columns and centre for the kernels, made once per dtype.
@@ -191,8 +184,8 @@ def _check_standard(mean: ArrayLike | None, scale: ArrayLike | None, d: int) -> 
         return None, None
     if mean is None or scale is None:
         raise ValueError("mean and scale go together")
-    m, s = np.array(mean, dtype=np.float64), np.array(scale, dtype=np.float64)
-    if m.shape != (d,) or s.shape != (d,) or not np.isfinite(m).all() or not (np.isfinite(s) & (s > 0)).all():
+    m, s = check_vector(mean, d, "mean").copy(), check_vector(scale, d, "scale").copy()
+    if not np.isfinite(m).all() or not (np.isfinite(s) & (s > 0)).all():
         raise ValueError(f"mean and scale must be {d} finite numbers each, every scale above 0")
     return m, s
 
@@ -206,7 +199,8 @@ def _pack(seeds: Array, dtype: np.dtype[Any], mean: Float | None, scale: Float |
     wide = seeds.astype(np.float64) - (centre.astype(np.float64) - mean) / scale
     v = wide[:, :1] - wide[:, 1:]
     # A common power of two changes no comparison and keeps products of tiny or huge numbers in range.
-    v *= np.exp2(-np.floor(np.log2(np.abs(v).max(initial=0.0) or 1.0)))
+    reach = np.abs(v / scale).max(initial=0.0) or 1.0
+    v *= np.exp2(min(1000.0, -np.floor(np.log2(reach)))) if reach < np.inf else np.nan
     c = -(v * (wide[:, :1] / 2 + wide[:, 1:] / 2)).sum(axis=-1, keepdims=True)
     table = np.concatenate([c, v / scale], axis=-1) + 0.0  # (t, psi - 1, 1 + d); + 0.0: no negative zeros
     if psi == 2:  # the columns of all partitions form the groups

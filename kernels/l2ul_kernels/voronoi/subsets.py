@@ -18,7 +18,15 @@ from l2ul_kernels.arrays import Bytes, Ints
 from l2ul_kernels.codegen.jit import ensure_compiled, kernel
 from l2ul_kernels.codegen.pointers import load_word, prefetch
 from l2ul_kernels.threads import parallel_entry
-from l2ul_kernels.validate import check_bounds, check_class_count, check_labels, check_packed, check_row_ids
+from l2ul_kernels.validate import (
+    check_array,
+    check_bounds,
+    check_class_count,
+    check_labels,
+    check_packed,
+    check_row_ids,
+    check_t,
+)
 from l2ul_kernels.voronoi.pack import cell_at
 
 #: Rows per block: as many as an 8-bit field can count.
@@ -202,14 +210,18 @@ def _count_sets_parallel(store: Store, ids: Any, bounds: Any, y: Any, words: Any
     return beyond
 
 
+def _beyond(psi: int) -> ValueError:
+    return ValueError(f"stored cells must lie in 0..{psi - 1}: there are others among the rows")
+
+
 def count_few(packed: Bytes, ids: Ints, t: int, psi: int, bits: int) -> Ints:
-    """`count_rows` by the calling thread alone and without checks: packed and ids as `check_packed`, `check_row_ids`
-    make them, cells below psi."""
+    """`count_rows` by the calling thread alone: packed and ids as `check_packed`, `check_row_ids` make them."""
     store, counts = Store(packed, bits, t, psi), np.zeros((t, psi), np.int64)
     what = ids, -1, _words(store), counts
     key = ("count few", packed.flags.writeable, ids.flags.writeable)
     ensure_compiled(key, lambda: count_range(store, ids, 0, 0, *what))
-    count_range(store, ids, 0, len(ids), *what)
+    if count_range(store, ids, 0, len(ids), *what):
+        raise _beyond(psi)
     return counts
 
 
@@ -252,7 +264,7 @@ def count_sets(
     labels = np.zeros(0, np.uint8) if y is None else check_labels(y, len(packed), classes, of="the store")
     out = np.zeros((len(bounds), classes, t, psi), np.int64)
     if _run_sets(Store(packed, bits, t, psi), ids, bounds, labels, out):
-        raise ValueError(f"stored cells must lie in 0..{psi - 1}: there are others among the rows")
+        raise _beyond(psi)
     return out[:, 0] if y is None else out
 
 
@@ -279,7 +291,7 @@ def count_rows(
     bits: int | None = None,
 ) -> Ints:
     """Counts per cell of stored rows `ids`: (t, psi) int64, or (C, t, psi) by class; see `count_sets`."""
-    ids = np.asarray(ids)
+    ids, t = check_array(ids, "row ids", "iu", "integers"), check_t(t)
     pieces = 1 if ids.size * t < SERIAL else numba.get_num_threads()  # sums of integers: the split does not show
     edges = np.linspace(0, ids.size, pieces + 1).astype(np.int64)
-    return count_sets(packed, ids.ravel(), np.stack([edges[:-1], edges[1:]], axis=1), t, psi, y, n_classes, bits).sum(0)
+    return count_sets(packed, ids, np.stack([edges[:-1], edges[1:]], axis=1), t, psi, y, n_classes, bits).sum(0)

@@ -303,20 +303,11 @@ def test_bad_input_is_one_clear_sentence():
     ids = np.arange(50)[None]
     cases = [
         (ValueError, r"\(n, d\)", lambda: mlp_sums(X[0], y, theta, 4)),
-        (TypeError, "complex", lambda: mlp_sums(X + 1j, y, theta, 4)),
         (ValueError, "match X", lambda: mlp_sums(X, y[1:], theta, 4)),
-        (TypeError, "integers", lambda: mlp_sums(X, y + 0.5, theta, 4)),
         (ValueError, "0..1", lambda: mlp_sums(X, y + 1, theta, 4)),
         (ValueError, "29 entries", lambda: mlp_sums(X, y, theta[1:], 4)),
-        (ValueError, "tanh, relu", lambda: mlp_sums(X, y, theta, 4, "sine")),
-        (ValueError, "n_classes", lambda: mlp_sums(X, y, theta, 4, n_classes=1)),
-        (ValueError, "0..49", lambda: mlp_sums(X, y, theta, 4, ids=[50])),
-        (ValueError, "weights", lambda: mlp_sums(X, y, theta, 4, weights=np.ones(3))),
         (ValueError, "gradient_out", lambda: mlp_sums(X, y, theta, 4, gradient_out=np.zeros(3))),
         (ValueError, "n_forget", lambda: mlp_fit_pairs(X, y, ids, [50], theta, 4)),
-        (ValueError, "2 dimension", lambda: mlp_fit_pairs(X, y, ids[0], [1], theta, 4)),
-        (ValueError, "epochs", lambda: mlp_train(X, y, theta, h=4, epochs=0)),
-        (ValueError, "lam", lambda: mlp_train(X, y, theta, h=4, lam=-1.0)),
         (
             ValueError,
             "forget_starts",

@@ -145,6 +145,25 @@ def cells_sum(w, cells):
     return padded
 
 
+def test_cells_beyond_psi_and_rows_beyond_the_store_change_nothing():
+    """Few rows are read by a kernel of their own, which once trusted both."""
+    _, _, packed, _, theta, _, forward = direct(8, psi=3)
+    net, total, out = forward.net.copy(), forward._total.copy(), np.zeros(7)
+    beyond = np.full_like(packed, 0xFF)
+    for r in (1, FEW + 1):
+        for store_, ids in ((beyond, np.arange(r)), (packed, np.arange(r) + 3000), (packed, np.arange(r) - 1 - r)):
+            for call in (
+                lambda s, i: forward(s, i, out),
+                lambda s, i: forward.move(s, i, 9, out),
+                lambda s, i: forward.forget(s, i, 9, theta),
+            ):
+                with pytest.raises(ValueError, match=r"must lie in 0\.\.(2|2999)"):
+                    call(store_, ids)
+    np.testing.assert_array_equal(forward.net, net)
+    np.testing.assert_array_equal(forward._total, total)
+    assert not out.any()
+
+
 def test_very_many_rows_are_counted_on_all_threads():
     rng, cells, packed, w, theta, counts, forward = direct(7, n=ALONE + 5000)
     ids = rng.permutation(ALONE + 5000)[: ALONE + 1]
