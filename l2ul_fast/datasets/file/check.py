@@ -130,7 +130,7 @@ class Attributes:
         found = self._attrs.get_id(name)
         if found.shape is not None and prod(found.shape) * found.dtype.itemsize > MOST_BYTES_OF_AN_ATTRIBUTE:
             raise DataError(f"its attribute {name} is too large")
-        if h5py.check_vlen_dtype(found.dtype) is not None:
+        if h5py.check_vlen_dtype(found.dtype) not in (None, str, bytes):
             raise DataError(f"its attribute {name} holds lists")
         return self._attrs[name]
 
