@@ -21,9 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from l2ul_fast.errors import DataError
-from l2ul_fast.tables import refuse_mask
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def refuse_mask(name: str, values: Any) -> None:
+    """DataError for a masked array, whose mask would be lost."""
+    if np.ma.isMaskedArray(values):
+        raise DataError(f"{name} must not be masked: fill in or leave out what is masked")
 
 
 def read_array(name: str, values: Any) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from sources import TREES, is_alias
 FAST, KERNEL = ({k: tree for k, tree in TREES.items() if k.startswith(p)} for p in ("l2ul_fast/", "kernels/"))
 #: From left to right; a package imports what stands at its left, or beside it on the same line.
 LAYERS = """
-    errors extras files protocols plugins workers embedding
+    errors extras checks files protocols plugins workers embedding
     datasets tables
     models
     unlearner

@@ -259,7 +259,7 @@ OPTIONAL = ("limit", "random_state", "n_jobs")
 def tried(call: Call, argument: str, what: str, odd: Any, right: Any = NO_ANSWER) -> str | None:
     """A finding about one odd argument, or None. right: the result it must have if it is answered."""
     arguments = {name: a.value for name, a in call.arguments.items()} | {argument: odd}
-    if odd is None and (argument in OPTIONAL or _default(call, argument) is None):
+    if odd is None and _may_be_none(call, argument):
         return None
     before = snapshot(arguments)
     kind, found = outcome(call.make(), arguments)
@@ -274,9 +274,9 @@ def tried(call: Call, argument: str, what: str, odd: Any, right: Any = NO_ANSWER
     return None
 
 
-def _default(call: Call, argument: str) -> Any:
+def _may_be_none(call: Call, argument: str) -> bool:
     parameter = signature(call.make()).parameters.get(argument)
-    return parameter.default if parameter else "options"
+    return argument in OPTIONAL or (parameter is not None and parameter.default is None)
 
 
 def findings(name: str, seed: int = 0) -> list[str]:
@@ -307,7 +307,7 @@ def attack(seed: int, count: int) -> Iterator[str]:
         call, chosen = CALLS[name], {}
         keys = list(call.arguments)
         for key in rng.permutation(keys)[: rng.integers(1, 3)]:
-            odd = list(spoiled(call.arguments[key], rng))
+            odd = [o for o in spoiled(call.arguments[key], rng) if o[1] is not None or not _may_be_none(call, key)]
             if odd:
                 chosen[key] = odd[rng.integers(len(odd))]
         arguments = {key: a.value for key, a in call.arguments.items()} | {key: v for key, (_, v) in chosen.items()}
