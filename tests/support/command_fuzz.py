@@ -56,23 +56,30 @@ def options():
     return found
 
 
+ODD_WORDS = st.one_of(st.sampled_from(ODD), st.text(st.characters(exclude_characters="\0/."), max_size=8))
+
+
 @st.composite
 def arguments(draw):
-    """The words after `l2ul`: a valid use of a command with words left out, replaced, repeated and put in."""
+    """The words after `l2ul`: a valid use of a command, mostly with one value made odd, else with words moved about."""
     name = draw(st.sampled_from(sorted(USES_NOW)))
     words = USES_NOW[name].split()
-    odd = st.one_of(st.sampled_from(ODD), st.text(st.characters(exclude_characters="\0/."), max_size=8))
+    first = len(name.split())
+    if draw(st.integers(0, 3)):
+        value, option = draw(ODD_WORDS), draw(st.sampled_from(OPTIONS[name]))
+        places = [i for i in range(first, len(words)) if not words[i].startswith("--")]
+        if places and draw(st.booleans()):
+            words[draw(st.sampled_from(places))] = value
+        elif option in words:
+            words[words.index(option) + 1] = value
+        else:
+            words += draw(st.sampled_from(([option, value], [f"{option}={value}"], [option])))
+        return words
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(words)))
-        change = draw(st.sampled_from(("option", "option", "word", "replace", "drop", "repeat", "join")))
-        if change == "option":
-            words[place:place] = [draw(st.sampled_from(OPTIONS[name])), draw(odd)]
-        elif change == "join":
-            words[place:place] = [draw(st.sampled_from(OPTIONS[name])) + "=" + draw(odd)]
-        elif change == "word":
-            words[place:place] = [draw(odd)]
-        elif place < len(words):
-            words[place : place + 1] = {"replace": [draw(odd)], "drop": [], "repeat": [words[place]] * 2}[change]
+        there = words[place : place + 1]
+        put = draw(st.sampled_from(([], [draw(ODD_WORDS)], [draw(st.sampled_from(OPTIONS[name]))], there * 2)))
+        words[place : place + draw(st.integers(0, 1))] = put
     return words
 
 
