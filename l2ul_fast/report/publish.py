@@ -17,7 +17,7 @@ from l2ul_fast.measure.records import Record, read_records
 from l2ul_fast.protocols import Styles
 from l2ul_fast.report import markdown, style
 from l2ul_fast.report.figure import Exhibit, Figure
-from l2ul_fast.report.figures import distributed, headline, kernels, resnet, stream, unlearn
+from l2ul_fast.report.figures import distributed, headline, kernels, resnet, robustness, stream, unlearn
 from l2ul_fast.report.page.sections import section_of
 from l2ul_fast.report.runs import find_run, measured, ready
 from l2ul_fast.report.values import Table, group_by, median, quartiles, select
@@ -60,6 +60,8 @@ PARTS = {
     "stream": Part("docs/stream.md", "stream", (stream.FIGURE,)),
     "unlearn": Part("docs/unlearn.md", "unlearn", (unlearn.FIGURE, unlearn.PAIRS)),
     "reconstruction": Part("docs/artifact.md", "unlearn", (unlearn.RECONSTRUCTION,)),
+    "threats": Part("docs/threat-model.md", "unlearn", (unlearn.THREATS,)),
+    "robustness": Part("docs/threat-model.md", "robustness", (robustness.FIGURE,)),
     "distributed": Part("docs/distributed.md", "distributed", (distributed.FIGURE,)),
     "resnet": Part("docs/resnet.md", "resnet", (resnet.FIGURE,)),
 }
@@ -77,7 +79,10 @@ def publish(run: Path | str, root: Path, exhibits: Mapping[str, Exhibit], styles
     UserError
         If the run has nothing that a page shows, or a page lacks its part.
     """
-    records = read_records(find_run(run))
+    file = find_run(run)
+    if file.resolve().parent == (root / "docs").resolve():  # what is kept already: the pages anew, in today's form
+        return rewrite(root, file.stem, styles)
+    records = read_records(file)
     of = {r["experiment"]: section_of(str(r["experiment"]), exhibits) for r in measured(records)}
     pages: list[Path] = []
     for name in dict.fromkeys(part.records for part in PARTS.values()):
@@ -116,10 +121,12 @@ def part_text(root: Path, name: str, styles: Styles) -> str:
     """The generated part called `name`, from its records below `root`."""
     part = PARTS[name]
     records = ready(read_records(root / "docs" / f"{part.records}.jsonl"))
-    machine = next(iter(select(records, experiment="environment")), {})
-    bits = f", {8 * machine['vector_bytes']}-bit vectors" if machine.get("vector_bytes") else ""
-    head = f"Measured on: {machine.get('cpu') or 'unknown CPU'}, {machine.get('cores', '?')} cores{bits}"
-    head += f", commit {str(machine['git'])[:12]}." if machine.get("git") else "."
+    machine = next(iter(select(records, experiment="environment")), None)
+    head = ""
+    if machine is not None:
+        bits = f", {8 * machine['vector_bytes']}-bit vectors" if machine.get("vector_bytes") else ""
+        head = f"Measured on: {machine.get('cpu') or 'unknown CPU'}, {machine.get('cores', '?')} cores{bits}"
+        head += f", commit {str(machine['git'])[:12]}." if machine.get("git") else "."
     with style.using(styles):
         found = measured(records)
         shown, folded = part.tables(found), []

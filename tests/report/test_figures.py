@@ -297,6 +297,10 @@ def test_publishing_writes_records_plots_and_pages(tmp_path, undrawn):
     assert newton["answer_seconds_low"] < newton["answer_seconds"] < newton["answer_seconds_high"]
     publish(run, tmp_path, EXHIBITS, STYLES)
     assert (tmp_path / "README.md").read_text() == text
+    (tmp_path / "README.md").write_text("before\n<!-- main:begin -->\nold\n<!-- main:end -->\nafter\n")
+    publish(tmp_path / "docs" / "main.jsonl", tmp_path, EXHIBITS, STYLES)  # what is kept, shown anew
+    assert (tmp_path / "README.md").read_text() == text
+    assert read_records(tmp_path / "docs" / "main.jsonl") == kept
     with pytest.raises(UserError, match="no records that a page"):
         publish(write(tmp_path / "other", [{"experiment": "odd", "y": 1}]), tmp_path, EXHIBITS, STYLES)
 

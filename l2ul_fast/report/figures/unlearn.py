@@ -29,6 +29,7 @@ from l2ul_fast.report.values import (
     seconds,
     seconds_text,
     select,
+    settings_of,
     sources,
     table_of,
     value,
@@ -56,6 +57,7 @@ CHECKS = {
 }
 #: What an attacker holds: a directory as saved, one saved with deferred erasure, the states before and after.
 SCENES = ("saved", "deferred", "before and after")
+HOLDS = dict(zip(SCENES, ("one saved directory", "one saved with defer=True", "before and after"), strict=True))
 #: A block of the long stream may take so many times the quickest one and still count as flat.
 FLAT_WITHIN = 1.25
 #: Truth may be so many times its estimate, in this share of the requests.
@@ -480,6 +482,45 @@ def reconstruction(records: list[Record]) -> Iterator[dict[str, Any]]:
 
 
 @rows_of(
+    "Error of the best attack over that of a guess, by head and by what the attacker holds",
+    "The worst of the rows that were tried: below 0.5 a row counts as given away, 1 is as good as guessing.",
+    block=0,
+)
+def leaks(records: list[Record]) -> Iterator[dict[str, Any]]:
+    mine = select(records, experiment="unlearn-reconstruction")
+    for (model, method, how), found in group_by(mine, "model", "method", "how").items():
+        worst = {scene: values(select(found, scene=scene), "ratio") for scene in SCENES}
+        rows = max(len(ratios) for ratios in worst.values())
+        yield {"head": f"{model}, {method}, {how}", "rows": rows} | {
+            HOLDS[scene]: Cell(number(min(ratios)), min(ratios), "bad" if min(ratios) < 0.5 else "") if ratios else NONE
+            for scene, ratios in worst.items()
+        }
+
+
+@rows_of(
+    "What an observer of answer times sees: requests that leave a pass due, and what a pass adds",
+    "Logistic regression, single requests, a pass at once where one is due (a request after it takes longer: caches "
+    "are cold). The time of a pass says that without the row the optimum lies in another cell of the grid, or a scale "
+    "is another. chosen: the largest share of the attacks by somebody who knows the model, the grid and the rows.",
+    block=0,
+)
+def timing(records: list[Record]) -> Iterator[dict[str, Any]]:
+    mine = [r for r in select(records, experiment="unlearn-slow", failed=None) if "due" in r]
+    for dataset, source, n in settings_of(select(mine, attack="random rows")):
+        (random,) = select(mine, dataset=dataset, source=source, n=n, attack="random rows")
+        chosen = [r for r in select(mine, dataset=dataset) if r is not random]
+        due, most = (max((r["due"] / r["requests"] for r in rows), default=0.0) for rows in ([random], chosen))
+        yield {
+            "data": dataset_label(dataset, source, n),
+            "a request, p50": time([random], "p50_seconds"),
+            "p99": time([random], "p99_seconds"),
+            "a pass": time([random], "refresh_p50_seconds"),
+            "due, random rows": Cell(f"{100 * due:.2g} %", due),
+            "due, chosen": Cell(f"{100 * most:.3g} %", most),
+        }
+
+
+@rows_of(
     "Fit: third derivatives beside none, and sums beside tabmat",
     "Goals: the fit with third derivatives within 1.5 times the one without; sums of order 2 and 3 as fast as "
     "tabmat's `sandwich`, which sums the Hessian alone.",
@@ -555,3 +596,4 @@ def pairs_tables(records: list[Record]) -> list[Table]:
 
 PAIRS = Figure(pairs_tables, goals=GOALS)
 RECONSTRUCTION = Figure(lambda records: [reconstruction(records)])
+THREATS = Figure(lambda records: [leaks(records), timing(records)])
