@@ -43,7 +43,7 @@ TARGETS = ("hdf5", "artifact", "json", "text", "archive", "cli", "api", "kernels
 MEMORY, SECONDS = 2 << 30, 10
 TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 3))
 #: Cases after which a worker is replaced: what they left behind is no finding.
-RENEWED = 400
+RENEWED = 1000
 ENVIRONMENT = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 
 

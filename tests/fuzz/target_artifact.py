@@ -116,7 +116,8 @@ def cases() -> Any:
 def arrays_of(directory: Path) -> list[tuple[Path, str]]:
     from safetensors.numpy import load_file
 
-    return [(path, name) for path in sorted(directory.glob("*.safetensors")) for name in sorted(load_file(path))]
+    files = [path for path in sorted(directory.glob("*.safetensors")) if path.is_file()]
+    return [(path, name) for path in files for name in sorted(load_file(path))]
 
 
 def change(directory: Path, what: str, which: int, how: Any) -> None:

@@ -106,7 +106,12 @@ def corpus() -> Path:
 
 
 def prepare() -> None:
-    for line in ("fit rows.h5 --out made", "unlearn saved --rows 3", "bench lr --dry-run"):  # loads what most import
+    for line in (
+        "data make magic --rows 300",
+        "fit rows.h5 --out made",
+        "unlearn saved --rows 3",
+        "bench lr --dry-run",
+    ):  # loads what most import
         said = io.StringIO()
         with (
             tempfile.TemporaryDirectory() as folder,
