@@ -84,9 +84,10 @@ def read_view(directory: Path | str) -> View:
             data = b""
         except OSError as error:
             raise explain(directory, error) from error
+        # before the second look at artifact.json: a save that replaces it deletes these files afterwards
+        held = sum(_size(directory / name) for record in header.files.values() for name in record.names)
         before, header = header, read_header(directory)
         if header.digest == before.digest:  # else a save replaced it, and deleted the journal, meanwhile
-            held = sum(_size(directory / name) for record in header.files.values() for name in record.names)
             return read_journal(header, data, str(directory / JOURNAL), 8 * held)  # a row takes a bit at least
 
 
