@@ -34,6 +34,14 @@ def prepared(tmp_path_factory):
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_heard():
+    """Also where the tests themselves run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def fresh(prepared, monkeypatch):
     """fresh() -> a new copy of it, where the process then is."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import contents, done, refused, run
+from command import contents, done, ended, run
+from command import mistake as refused
 from faults import read_only, start, traces
 from unlearners import logistic_data
 
@@ -45,7 +46,8 @@ def _requests(out, directory, requests):
         for i, (row, name) in enumerate(requests):
             for _ in range(1 + (i % 3 == 0)):
                 defer = ("--defer",) if i % 2 else ()
-                code, told, err = run("unlearn", directory, "--rows", row, "--request-id", name, *defer, "--json")
+                answer = run("unlearn", directory, "--rows", row, "--request-id", name, *defer, "--json")
+                code, told, err = answer.exit_code, answer.stdout, answer.stderr
                 assert code == 0, err
                 facts = json.loads(told)
                 file.write(json.dumps({"row": row, "r": facts["r"], "repeated": facts["repeated"]}) + "\n")
@@ -95,7 +97,7 @@ def test_a_full_standard_output_after_the_commit_says_that_the_rows_are_forgotte
     with open("/dev/full", "w") as full:
         words = [*COMMAND, "unlearn", str(directory), "--rows", "7", *json_]
         ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
-    said = f"error: 1 row(s) are forgotten and {directory} is saved, but that could not be printed "
+    said = f"error: 1 row(s) are forgotten and {directory} is saved, but standard output could not be written "
     assert (ended.returncode, ended.stderr) == (3, said + "(No space left on device)\n")
     assert check_artifact(directory).forgotten().tolist() == [7]
 
@@ -110,7 +112,7 @@ def _without_stdout(directory):
 def test_a_closed_standard_output_gets_none_of_our_files(directory):
     process = start(_without_stdout, directory)
     process.join(120)
-    assert process.exitcode == 0
+    assert process.exitcode == 3  # done and saved, and nobody could be told
     assert check_artifact(directory).forgotten().tolist() == [7]
 
 
@@ -169,7 +171,8 @@ def test_old_files_that_cannot_be_deleted_do_not_make_a_saved_request_unsaved(di
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", stuck)
-        code, out, err = run("unlearn", directory, "--rows", 7, *defer)
+        answer = run("unlearn", directory, "--rows", 7, *defer)
+        code, out, err = answer.exit_code, answer.stdout, answer.stderr
     assert (code, out) == (3, "")
     assert err.startswith(f"error: {directory} is saved, but files of its old state may be left there")
     assert check_artifact(directory).forgotten().tolist() == [7]
@@ -201,9 +204,8 @@ def test_a_kernel_cache_that_cannot_be_written_is_one_sentence(directory, monkey
         raise RuntimeError("cannot cache function 'f': no locator available for file 'x.py'")
 
     monkeypatch.setattr("l2ul_fast.cli.app.app", nowhere)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert str(stopped.value) == (
+    assert ended("env", monkeypatch=monkeypatch) == 1
+    assert capsys.readouterr().err == (
         "error: there is no folder to cache compiled kernels in: name one that can be written with NUMBA_CACHE_DIR, or "
-        "set L2UL_CACHE=0"
+        "set L2UL_CACHE=0\n"
     )

@@ -74,6 +74,13 @@ def kernel(
             file._source_stamp = stamp
             # compared before the index is unpickled, which fails where it names a NamedTuple that is no longer there
             file._version = f"{numba.__version__} {stamp}"
+            save = dispatcher._cache.save_overload
+
+            def save_where_possible(signature: Any, compiled: Any) -> None:
+                with contextlib.suppress(OSError):  # a full disk: the next process compiles once more
+                    save(signature, compiled)
+
+            dispatcher._cache.save_overload = save_where_possible
         return dispatcher
 
     return decorate
