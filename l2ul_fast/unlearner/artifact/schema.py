@@ -40,7 +40,7 @@ def check(what: str, value: Any, rules: Mapping[str, Rule]) -> None:
                 rule(value[name])
             except ValueError as error:
                 raise ValueError(f"{name} {error}") from None
-        elif not isinstance(rule, optional):
+        elif not getattr(rule, "may_be_missing", False):
             raise ValueError(f"{name} is missing")
 
 
@@ -49,6 +49,8 @@ def check(what: str, value: Any, rules: Mapping[str, Rule]) -> None:
 
 class optional:
     """A field that may be missing."""
+
+    may_be_missing = True
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule

@@ -546,7 +546,7 @@ def _refused(directory, match, check=True):
 @pytest.mark.parametrize(
     ("kind", "match", "change"),
     [
-        ("mlp", "parameters of its model", lambda f, a: f["params"].update(hidden=10**9)),
+        ("mlp", "parameters of its model", lambda f, a: f["params"].update(hidden=10**6)),
         ("mlp", "does not fit the model", lambda f, a: a.update({"secant.theta": np.zeros(10**5)})),
         ("mlp", "secant.inverse", lambda f, a: put(a["secant.inverse"], 0, np.nan)),
         ("mlp", "add up", lambda f, a: put(a["secant.counts"], 0, 10**6)),
