@@ -299,6 +299,9 @@ def _add_head(u: L2UL, directory: Path, found: Opened) -> None:
     facts, arrays = found.facts, found.arrays
     if "store" in u.__dict__:
         u.store.check(u.status.size, u.d, len(u.classes_))
+    packed = arrays.get("cells.packed")
+    if packed is not None and packed.shape[:1] != u.status.shape:
+        raise ValueError(f"cells.packed, which must have {u.status.size} rows")
     if found.version == 1:
         _expand_version_1(u, directory)
     else:

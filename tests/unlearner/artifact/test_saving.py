@@ -552,6 +552,7 @@ def _refused(directory, match, check=True):
         ("mlp", "add up", lambda f, a: put(a["secant.counts"], 0, 10**6)),
         ("kme", "cells.seed_rows, which has rows", lambda f, a: put(a["cells.seed_rows"], (0, 0), 10**6)),
         ("kme", "cells of the rows", lambda f, a: put(a["cells.counts"], (0, 0, 0), -1)),
+        ("kme", "cells.packed, which must have", lambda f, a: a.update({"cells.packed": a["cells.packed"][:1]})),
         ("kme", "kme.W", lambda f, a: put(a["kme.W"], (0, 0), np.inf)),
         ("no rows", "digests", lambda f, a: a.update(digests=a["digests"][:5])),
     ],
