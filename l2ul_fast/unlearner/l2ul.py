@@ -476,7 +476,17 @@ class L2UL:
             table = self.retained()
             if table is None:
                 raise UserError("this unlearner keeps no rows (store_rows=False): it cannot look at those that stay")
-            return fitting.residual(self.head, table, self.theta if theta is None else theta)
+            return fitting.residual(self.head, table, self.theta if theta is None else self._parameters(theta))
+
+    def _parameters(self, theta: Any) -> NDArray[np.float64]:
+        """Parameters that somebody gives."""
+        try:
+            found = np.asarray(theta, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            found = np.empty(0)
+        if found.shape != self.theta.shape or not np.isfinite(found).all():
+            raise UserError(f"theta must be {self.theta.size} finite numbers, as the model's own")
+        return found
 
     def noise_floor(self) -> float:
         """Share of the rows that one more training from another start answers otherwise; 0 where training is a
