@@ -373,6 +373,9 @@ class L2UL:
             given = rows_of(self, request)
             self._keep_classes(given.y, ids)
             self.head.forget(given)
+        except ArithmeticError as error:  # numbers that no fit gives, from a directory that somebody made
+            release(ids, self.status)
+            raise UserError(f"the state of this unlearner cannot be right ({error}): fit again") from error
         except BaseException:
             release(ids, self.status)
             raise

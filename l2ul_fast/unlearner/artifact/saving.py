@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from l2ul_fast.unlearner.artifact.journal import View
 from l2ul_fast.unlearner.artifact.ledger import Entry, check_request_id, decode_rows, entry, theta_digest
 from l2ul_fast.unlearner.heads import head_class
 from l2ul_fast.unlearner.heads.base import Arrays
+from l2ul_fast.unlearner.options import Options
 from l2ul_fast.unlearner.rows import RowLabels, columns_from
 from l2ul_fast.unlearner.store import STORES, FileStore
 from l2ul_kernels.request.claims import FOREIGN, FORGOTTEN, PRESENT
@@ -310,6 +312,10 @@ def _add_head(u: L2UL, directory: Path, found: Opened) -> None:
             raise ValueError(f"the parameters of its model, which are {least} at least")
         model = _model(u)
         head_facts = facts["head_facts"] | {"saved_due": bool(facts["due"])}
+        known = {field.name for field in fields(Options)}
+        Options(
+            **{k: v for k, v in head_facts.get("options", {}).items() if k in known}
+        )  # a UserError where they are none
         u.head = head_class(facts["head"]).from_arrays(model, head_facts, arrays)
     counts = u.class_counts
     held = counts
